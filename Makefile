@@ -1,0 +1,34 @@
+# make demo | make test | make test-all | make lint | make format
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test test-all lint format
+.DELETE_ON_ERROR:
+
+setup: .venv/.installed
+
+# Installed once; again only when the dependencies change.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sla needs Python 3.11 or newer; say which: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (once, a few minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/sla demo
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: setup lint
+	@$(BIN)/python -m pytest -q -m 'not slow'
+
+test-all: setup lint
+	@$(BIN)/python -m pytest -q
+
+format: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .

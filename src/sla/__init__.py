@@ -1,0 +1,69 @@
+"""Self-supervised label augmentation for PyTorch: more accuracy from the labels you already have.
+
+Names load on first use, so that `import sla` costs nothing and does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "errors": ("InputError", "MissingExtraError", "SLAError", "SLAWarning"),
+    "views": (
+        "ColorPermutation",
+        "CustomViews",
+        "Identity",
+        "Rotation",
+        "Views",
+        "expand_views",
+        "parse_views",
+        "take_views",
+    ),
+    "labels": ("MixedTarget", "join_labels", "split_labels"),
+    "heads": ("JointHead", "PlainHead"),
+    "criteria": ("CrossEntropy", "cross_entropy"),
+    "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
+    "methods": ("SLA", "Baseline", "DataAugmentation", "Method", "MultiTask", "Several", "create_method"),
+    "inference": ("aggregate_views", "average_views", "select_view"),
+    "classifier": ("Classifier", "Prediction"),
+    "factory": ("create", "load", "save"),
+    "backbones": ("create_backbone", "list_backbones"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]
+
+if TYPE_CHECKING:
+    from sla.backbones import create_backbone, list_backbones
+    from sla.classifier import Classifier, Prediction
+    from sla.criteria import CrossEntropy, cross_entropy
+    from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning
+    from sla.factory import create, load, save
+    from sla.heads import JointHead, PlainHead
+    from sla.inference import aggregate_views, average_views, select_view
+    from sla.labels import MixedTarget, join_labels, split_labels
+    from sla.losses import data_augmentation_loss, distillation_loss, multi_task_loss, sla_loss
+    from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask, Several, create_method
+    from sla.views import (
+        ColorPermutation,
+        CustomViews,
+        Identity,
+        Rotation,
+        Views,
+        expand_views,
+        parse_views,
+        take_views,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'sla' has no attribute {name!r}")
+    value = getattr(import_module(f"sla.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

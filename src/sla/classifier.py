@@ -1,0 +1,120 @@
+"""Classifier: a backbone, the heads of a method, and the method itself."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sla.errors import InputError
+from sla.inference import check_how, check_mean
+from sla.labels import Target, check_target
+from sla.methods import Method
+
+
+class Prediction(NamedTuple):
+    """What `predict` gives: (B,) class numbers and (B, N) probabilities."""
+
+    labels: Tensor
+    probabilities: Tensor
+
+
+class Classifier(nn.Module):
+    """A backbone of any kind with the heads that a method trains.
+
+    Args:
+        backbone: a module that maps a batch to features (B, D), or to a map (B, D, H, W) which is averaged.
+        num_classes: N, at least 2.
+        method: `Baseline()`, `SLA(Rotation(), distill=True)`, ...
+        num_features: D, where the backbone does not say it by an attribute `num_features`.
+        check_input: look for NaN and infinite pixels before every forward pass (costs a synchronisation).
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        num_classes: int,
+        method: Method,
+        *,
+        num_features: int | None = None,
+        check_input: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise InputError(f"a classifier needs at least two classes, not {num_classes}")
+        width = num_features or getattr(backbone, "num_features", None)
+        if not isinstance(width, int):
+            kind = type(backbone).__name__
+            raise InputError(
+                f"{kind} does not say how many features it gives: Classifier(..., num_features=...)"
+            )
+        self.backbone, self.num_classes, self.num_features = backbone, num_classes, width
+        self.method, self.check_input = method, check_input
+        self.spec: dict[str, Any] = {}  # how to build the backbone again, where it has a name
+        self.class_names: list[str] | None = None
+        self.heads = method.build_heads(width, num_classes)
+        # A criterion with tensors of its own (class weights) moves with the model.
+        self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
+
+    @property
+    def best_how(self) -> str:
+        """The best kind of inference in one pass: distilled where there is a student, else single."""
+        return "distilled" if "distilled" in self.method.kinds else "single"
+
+    def features(self, input: Tensor) -> Tensor:
+        """(B, ...) -> (B, D)."""
+        if self.check_input and not bool(torch.isfinite(input).all()):
+            raise InputError("the input has pixels that are NaN or infinite")
+        features = self.backbone(input)
+        if features.ndim == 4:
+            features = features.mean((2, 3))
+        if features.shape != (input.shape[0], self.num_features):
+            wanted, found = (input.shape[0], self.num_features), tuple(features.shape)
+            raise InputError(f"the backbone gave features of shape {found}, not {wanted}")
+        return features
+
+    def losses(self, input: Tensor, target: Target, views: Tensor | None = None) -> dict[str, Tensor]:
+        """The method's `loss`, its named parts, and `output` (class logits, detached).
+
+        Args:
+            input: the base batch (B, ...); the method makes its views.
+            target: (B,) class numbers, or a `MixedTarget`.
+            views: (B, k) view numbers, to train on k views of each image instead of all.
+        """
+        check_target(target, self.num_classes, input.shape[0])
+        features = self.features(self.method.expand(input, views))
+        return self.method.losses(self.heads, features, target, views)
+
+    def classify(self, features: Tensor, how: str | None = None) -> Tensor:
+        """Class logits (B, N) from features (B, D) of plain images, in one pass: single or distilled."""
+        how = how or self.best_how
+        check_how(how, tuple(kind for kind in self.method.kinds if kind != "aggregated"))
+        return self.method.classify(self.heads, features, how)
+
+    def logits(self, input: Tensor, how: str | None = None, mean: str = "logits") -> Tensor:
+        """Class logits (B, N); `how` is single, aggregated or distilled (default: the best in one pass).
+
+        `mean` says what aggregation averages: logits, probabilities, or the marginal over views.
+        """
+        how = how or self.best_how
+        check_how(how, self.method.kinds)
+        check_mean(mean)
+        if how != "aggregated":
+            return self.method.classify(self.heads, self.features(input), how)
+        return self.method.aggregate(self.heads, self.features(self.method.expand(input)), mean)
+
+    @torch.inference_mode()
+    def predict(self, input: Tensor, how: str | None = None, mean: str = "logits") -> Prediction:
+        """Class numbers and probabilities. The model's mode is yours to set: `model.eval()`."""
+        probabilities = self.logits(input, how, mean).softmax(-1)
+        return Prediction(probabilities.argmax(-1), probabilities)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The best class logits in one pass, (B, N)."""
+        return self.logits(input)
+
+    def grow(self, num_new: int) -> None:
+        """Append classes to every head that knows classes; old classes keep their logits."""
+        for name, head in self.heads.named_modules():
+            if hasattr(head, "grow") and name.rpartition(".")[2] != "view":
+                head.grow(num_new)
+        self.num_classes += num_new

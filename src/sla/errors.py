@@ -1,0 +1,32 @@
+"""The errors that speak to a person: one line, what was wrong and what would be right."""
+
+
+class SLAError(Exception):
+    """Anything this package refuses or fails at; the command line prints it as one line."""
+
+    exit_code = 1
+
+
+class InputError(SLAError, ValueError):
+    """The caller gave something that cannot be right: a shape, a name, a file."""
+
+    exit_code = 2
+
+
+class MissingExtraError(InputError, ImportError):
+    """An optional dependency is needed and is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional package: pip install 'sla-torch[{extra}]'")
+
+
+class SLAWarning(UserWarning):
+    """Something that works but is probably not what was meant."""
+
+
+def nearest(name: str, choices: "list[str] | tuple[str, ...]") -> str:
+    """`", did you mean 'rot4'?"` for the choice nearest to name, or the list of choices."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, choices, n=1, cutoff=0.5)
+    return f", did you mean {close[0]!r}?" if close else f"; one of: {', '.join(choices)}"

@@ -1,0 +1,119 @@
+"""Where backbones and methods meet: `create` a classifier by name, `save` it, `load` it again."""
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sla.backbones import create_backbone
+from sla.classifier import Classifier
+from sla.errors import InputError
+from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
+from sla.views import parse_views
+
+FORMAT = 1
+METHOD_NAMES: dict[type[Method], str] = {
+    Baseline: "baseline",
+    DataAugmentation: "da",
+    MultiTask: "mt",
+    SLA: "sla",
+}
+
+
+def create(
+    backbone: str | nn.Module,
+    num_classes: int,
+    method: Method | None = None,
+    *,
+    check_input: bool = False,
+    **options: Any,
+) -> Classifier:
+    """A classifier on a named backbone (`resnet32`, `efficientnet_lite0`, `timm:...`) or on your own module.
+
+    SLA with rotation and self-distillation unless a method is given; `options` go to the backbone.
+    """
+    method = SLA(distill=True) if method is None else method
+    if isinstance(backbone, nn.Module):
+        if options:
+            raise InputError(
+                f"options {', '.join(options)} are for named backbones, not for a module of yours"
+            )
+        return Classifier(backbone, num_classes, method, check_input=check_input)
+    model = Classifier(create_backbone(backbone, **options), num_classes, method, check_input=check_input)
+    # Loading builds the backbone again and fills it from the file: pretrained weights are not needed then.
+    model.spec = {"backbone": backbone, "options": {k: v for k, v in options.items() if k != "pretrained"}}
+    return model
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """A method as plain data, without its criterion, which inference does not need."""
+    name = METHOD_NAMES.get(type(method))
+    if name is None:
+        raise InputError(
+            f"a {type(method).__name__} cannot be written to a file: save its state_dict instead"
+        )
+    described: dict[str, Any] = {"name": name}
+    for each in fields(method):  # type: ignore[arg-type]
+        value = getattr(method, each.name)
+        if each.name == "views":
+            described["views"] = value.text
+        elif each.name != "criterion":
+            described[each.name] = value
+    return described
+
+
+def restore_method(described: dict[str, Any]) -> Method:
+    """The method that `describe_method` described."""
+    kinds = {name: kind for kind, name in METHOD_NAMES.items()}
+    arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
+    if described["name"] != "baseline":
+        arguments["views"] = parse_views(described["views"])
+    return kinds[described["name"]](**arguments)
+
+
+def save(model: Classifier, path: str | Path) -> None:
+    """Write a classifier made by `create` to one safetensors file: weights, and how to build it again."""
+    from safetensors.torch import save_file
+
+    if not model.spec:
+        raise InputError("only a classifier made by create() with a named backbone can be saved whole")
+    about = {
+        "format": FORMAT,
+        **model.spec,
+        "num_classes": model.num_classes,
+        "method": describe_method(model.method),
+        "classes": model.class_names,
+    }
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(
+            {k: v.contiguous() for k, v in model.state_dict().items()}, temporary, {"sla": json.dumps(about)}
+        )
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path, device: str = "cpu") -> Classifier:
+    """The classifier that `save` wrote, in eval mode. Nothing in the file can run code."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            metadata, weights = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(metadata["sla"])
+    except (SafetensorError, KeyError, json.JSONDecodeError):
+        raise InputError(f"{path}: not a classifier that sla.save() wrote") from None
+    if about.get("format") != FORMAT:
+        raise InputError(f"{path}: written in format {about.get('format')}, this version reads {FORMAT}")
+    method = restore_method(about["method"])
+    model = create(about["backbone"], about["num_classes"], method, **about["options"])
+    model.load_state_dict(weights)
+    model.class_names = about["classes"]
+    return model.to(device).eval()

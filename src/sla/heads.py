@@ -1,0 +1,104 @@
+"""Heads: from features to the logits of joint or plain labels."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sla.errors import InputError, nearest
+from sla.labels import by_view
+
+KINDS = ("linear", "cosine")
+
+
+class JointHead(nn.Module):
+    """Logits of the N*M joint labels, label y*M + j in row y*M + j.
+
+    kind="linear" is an affine map. kind="cosine" gives scale * cos(feature, weight row) without bias and owns
+    its scale, so that whatever reads its logits (a loss, a calibration, an export) needs no special case.
+    """
+
+    def __init__(
+        self, in_features: int, num_classes: int, num_views: int, kind: str = "linear", scale: float = 30.0
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise InputError(f"unknown kind of head {kind!r}{nearest(kind, KINDS)}")
+        for name, value in (
+            ("in_features", in_features),
+            ("num_classes", num_classes),
+            ("num_views", num_views),
+        ):
+            if value < 1:
+                raise InputError(f"a head needs {name} of at least 1, not {value}")
+        self.in_features, self.num_classes, self.num_views = in_features, num_classes, num_views
+        self.kind, self.scale = kind, scale
+        rows = num_classes * num_views
+        self.weight = nn.Parameter(_new_rows(torch.empty(rows, in_features)))
+        self.bias: nn.Parameter | None = None
+        if kind == "linear":
+            self.bias = nn.Parameter(_new_rows(torch.empty(rows), in_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """All joint logits: (B, D) -> (B, N*M)."""
+        if self.kind == "cosine":
+            return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
+        return F.linear(features, self.weight, self.bias)
+
+    def block(self, features: Tensor, view: int) -> Tensor:
+        """The class logits of one view, (B, D) -> (B, N); only these columns are computed."""
+        if not 0 <= view < self.num_views:
+            raise InputError(f"view {view} is out of range: this head has {self.num_views}")
+        weight = self.weight[view :: self.num_views]
+        if self.kind == "cosine":
+            return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(weight, dim=-1))
+        return F.linear(features, weight, None if self.bias is None else self.bias[view :: self.num_views])
+
+    def own_blocks(self, features: Tensor) -> Tensor:
+        """The class logits of each view for images seen through it, interleaved: (B*M, D) -> (B, M, N).
+
+        A factor M cheaper than `forward`, which also computes the M*(M-1) blocks of other views.
+        """
+        features = features.unflatten(0, (-1, self.num_views)).transpose(0, 1)  # (M, B, D)
+        weight = by_view(self.weight.T, self.num_views).permute(2, 0, 1)  # (M, D, N)
+        if self.kind == "cosine":
+            logits = self.scale * torch.bmm(F.normalize(features, dim=-1), F.normalize(weight, dim=1))
+        else:
+            assert self.bias is not None
+            logits = torch.baddbmm(by_view(self.bias, self.num_views).T.unsqueeze(1), features, weight)
+        return logits.transpose(0, 1)
+
+    @torch.no_grad()
+    def grow(self, num_new: int) -> None:
+        """Append `num_new` classes; the logits of the old ones stay what they are.
+
+        The parameters are new objects: give them to the optimiser again.
+        """
+        if num_new < 1:
+            raise InputError(f"a head grows by at least one class, not {num_new}")
+        rows = num_new * self.num_views
+        new = _new_rows(self.weight.new_empty(rows, self.in_features))
+        self.weight = nn.Parameter(torch.cat([self.weight, new]), requires_grad=self.weight.requires_grad)
+        if self.bias is not None:
+            new = _new_rows(self.bias.new_empty(rows), self.in_features)
+            self.bias = nn.Parameter(torch.cat([self.bias, new]), requires_grad=self.bias.requires_grad)
+        self.num_classes += num_new
+
+    def extra_repr(self) -> str:
+        """For print(model)."""
+        scale = f", scale={self.scale:g}" if self.kind == "cosine" else ""
+        return f"{self.in_features}, {self.num_classes} classes x {self.num_views} views, {self.kind}{scale}"
+
+
+class PlainHead(JointHead):
+    """Logits of the N classes: a joint head of one view."""
+
+    def __init__(self, in_features: int, num_classes: int, kind: str = "linear", scale: float = 30.0) -> None:
+        super().__init__(in_features, num_classes, 1, kind, scale)
+
+
+def _new_rows(rows: Tensor, in_features: int | None = None) -> Tensor:
+    """Fill new parameters as torch.nn.Linear does: uniform within 1 / sqrt(in_features)."""
+    bound = 1 / math.sqrt(in_features or rows.shape[1])
+    return nn.init.uniform_(rows, -bound, bound)

@@ -1,0 +1,72 @@
+"""From joint logits back to classes: the only place where labels return to the class space."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from sla.errors import InputError, nearest
+from sla.labels import by_view
+
+HOW = ("single", "aggregated", "distilled")
+MEANS = ("logits", "probabilities", "marginal")
+
+
+def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Tensor:
+    """Class logits of images seen through one view: (B, N*M) -> (B, N).
+
+    `view` is one number for all, or (B,) numbers. Its softmax is P(i | x_j, j), equation of single inference.
+    """
+    blocks = by_view(joint_logits, num_views)
+    if isinstance(view, int):
+        return blocks[..., view]
+    index = view.view(-1, 1, 1).expand(-1, blocks.shape[1], 1)
+    return blocks.gather(2, index).squeeze(2)
+
+
+def aggregate_views(joint_logits: Tensor, num_views: int, mean: str = "logits") -> Tensor:
+    """Class logits from all views of each image, interleaved: (B*M, N*M) -> (B, N).
+
+    mean="logits" is the paper's s_i = 1/M sum_j w_ij^T z_j; "probabilities" averages P(i | x_j, j);
+    "marginal" averages sum_l P(i, l | x_j), which does not use that the view is known.
+    The last two give logarithms.
+    """
+    check_mean(mean)
+    if joint_logits.shape[0] % num_views:
+        raise InputError(f"{joint_logits.shape[0]} rows are no multiple of {num_views} views")
+    blocks = by_view(
+        joint_logits.unflatten(0, (-1, num_views)), num_views
+    )  # (B, M, N, M): view, class, label
+    if mean == "marginal":
+        log_joint = blocks.flatten(2).log_softmax(-1).view_as(blocks)
+        return _log_mean_exp(log_joint.logsumexp(-1))
+    return average_views(blocks.diagonal(dim1=1, dim2=3).transpose(1, 2), mean)
+
+
+def average_views(class_logits: Tensor, mean: str = "logits") -> Tensor:
+    """Class logits of each view, (B, M, N), averaged over the views: (B, N)."""
+    check_mean(mean)
+    if mean == "marginal":
+        raise InputError("the marginal over views needs the joint logits: only a joint head has them")
+    if mean == "logits":
+        return class_logits.mean(1)
+    return _log_mean_exp(class_logits.log_softmax(-1))
+
+
+def check_how(how: str, available: tuple[str, ...]) -> None:
+    """Refuse a kind of inference that is unknown or that this model was not trained for."""
+    if how not in HOW:
+        raise InputError(f"unknown kind of inference {how!r}{nearest(how, HOW)}")
+    if how not in available:
+        raise InputError(f"this model has no {how} inference: its method gives {', '.join(available)}")
+
+
+def check_mean(mean: str) -> None:
+    """Refuse an unknown way to average over views."""
+    if mean not in MEANS:
+        raise InputError(f"unknown mean {mean!r}{nearest(mean, MEANS)}")
+
+
+def _log_mean_exp(log_prob: Tensor) -> Tensor:
+    """(B, M, N) -> (B, N): the logarithm of the mean probability."""
+    return torch.logsumexp(log_prob, 1) - math.log(log_prob.shape[1])

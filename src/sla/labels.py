@@ -1,0 +1,93 @@
+"""The algebra of joint labels: (class y, view j) is y*M + j. The only place that knows this layout.
+
+Class-major, so new classes only append labels: those of the old classes stay what they are.
+"""
+
+from typing import NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from sla.errors import InputError
+
+
+class MixedTarget(NamedTuple):
+    """Two hard targets with their shares: `lam` of `a` and `1 - lam` of `b` (mixup, CutMix)."""
+
+    a: Tensor  # (B,)
+    b: Tensor  # (B,)
+    lam: Tensor  # () or (B,), in [0, 1]
+
+
+Target = Tensor | MixedTarget
+
+
+@overload
+def join_labels(target: Tensor, num_views: int, views: Tensor | None = None) -> Tensor: ...
+@overload
+def join_labels(target: MixedTarget, num_views: int, views: Tensor | None = None) -> MixedTarget: ...
+def join_labels(target: Target, num_views: int, views: Tensor | None = None) -> Target:
+    """Class labels (B,) -> joint labels (B*M,), interleaved as `expand_views` does: y*M + j.
+
+    With `views` (B, k), the view numbers that each image was seen through, (B,) -> (B*k,). Both parents of
+    a `MixedTarget` are seen through the same view.
+    """
+    if isinstance(target, MixedTarget):
+        lam = target.lam.expand(target.a.shape)
+        lam = lam.repeat_interleave(num_views if views is None else views.shape[1])
+        return MixedTarget(
+            join_labels(target.a, num_views, views), join_labels(target.b, num_views, views), lam
+        )
+    if views is None:
+        views = torch.arange(num_views, device=target.device)
+    return (target.unsqueeze(1) * num_views + views).flatten()
+
+
+def split_labels(joint: Tensor, num_views: int) -> tuple[Tensor, Tensor]:
+    """Joint labels -> (class labels, views)."""
+    return joint // num_views, joint % num_views
+
+
+def repeat_target(target: Target, count: int) -> Target:
+    """The class label for each of `count` views of an image: (B,) -> (B*count,), interleaved."""
+    if isinstance(target, MixedTarget):
+        lam = target.lam.expand(target.a.shape)
+        return MixedTarget(*(part.repeat_interleave(count) for part in (target.a, target.b, lam)))
+    return target.repeat_interleave(count)
+
+
+def spread_classes(values: Tensor, num_labels: int) -> Tensor:
+    """One value a class, (N,), -> one a label, (num_labels,): a joint label inherits its class's value."""
+    if num_labels % len(values):
+        raise InputError(f"{len(values)} values for classes do not fit {num_labels} labels")
+    return values.repeat_interleave(num_labels // len(values))
+
+
+def by_view(joint_logits: Tensor, num_views: int) -> Tensor:
+    """Joint logits (..., N*M) -> (..., N, M)."""
+    if joint_logits.shape[-1] % num_views:
+        raise InputError(f"{joint_logits.shape[-1]} joint logits are no multiple of {num_views} views")
+    return joint_logits.unflatten(-1, (-1, num_views))
+
+
+def check_target(target: Target, num_classes: int, batch_size: int) -> None:
+    """Refuse a target that is not `batch_size` class numbers below `num_classes`.
+
+    Values are looked at only where that costs no synchronisation: eagerly, on the CPU.
+    """
+    if isinstance(target, MixedTarget):
+        check_target(target.a, num_classes, batch_size)
+        check_target(target.b, num_classes, batch_size)
+        if target.lam.shape not in ((), (batch_size,)):
+            raise InputError(f"lam must be one number or {batch_size}, not {tuple(target.lam.shape)}")
+        return
+    if target.shape != (batch_size,) or target.is_floating_point() or target.dtype == torch.bool:
+        found = f"{target.dtype} {tuple(target.shape)}"
+        raise InputError(f"target must be ({batch_size},) class numbers, not {found}")
+    if batch_size and target.device.type == "cpu" and not torch.compiler.is_compiling():
+        low, high = int(target.min()), int(target.max())
+        if low < 0 or high >= num_classes:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"target {wrong} is out of range: {num_classes} classes are 0..{num_classes - 1}"
+            )

@@ -1,0 +1,222 @@
+"""Views: the transformations whose index becomes part of the label. Identity is always view 0."""
+
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sla.errors import InputError, nearest
+
+CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
+
+
+class Views:
+    """An ordered set of M transformations of a batch; the base of every kind of views.
+
+    `text` names the set so that `parse_views(views.text)` gives it back; `names` has one short name a view.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """Transformation number `view` of a whole batch, same shape."""
+        raise InputError(f"{type(self).__name__} does not say how to apply a view")
+
+    def stack(self, input: Tensor) -> Tensor:
+        """All views of a batch: (B, ...) -> (B, M, ...)."""
+        seen = [self.apply(input, view) for view in range(len(self))]
+        for name, view in zip(self.names, seen, strict=True):
+            if view.shape != input.shape:
+                shapes = f"{tuple(input.shape)} into {tuple(view.shape)}"
+                raise InputError(f"view {name!r} turned {shapes}: a view must keep the shape of its batch")
+        return torch.stack(seen, 1)
+
+    def __mul__(self, other: "Views") -> "Views":
+        """Every view of `self` followed by every view of `other`: index = i * len(other) + j."""
+        if not isinstance(other, Views):
+            return NotImplemented
+        if len(self) == 1:
+            return other
+        return self if len(other) == 1 else Product(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.text))
+
+    def __repr__(self) -> str:
+        return f"<views {self.text}: {', '.join(self.names)}>"
+
+
+class Identity(Views):
+    """The image as it is: M = 1, no label augmentation."""
+
+    text = "none"
+    names = ("identity",)
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """The batch itself."""
+        return input
+
+
+class Rotation(Views):
+    """Rotation by multiples of 90 degrees, counter-clockwise: `rot90(x, k)`. All four unless named."""
+
+    def __init__(self, *degrees: int) -> None:
+        self.degrees = degrees or (0, 90, 180, 270)
+        if self.degrees[0] != 0 or any(d not in (0, 90, 180, 270) for d in self.degrees):
+            raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {list(degrees)}")
+        _check_distinct("rotation", [str(d) for d in self.degrees])
+        self.names = tuple(f"{d}°" for d in self.degrees)
+        short = {(0, 90, 180, 270): "rot4", (0, 180): "rot2"}
+        self.text = short.get(self.degrees, f"rot({','.join(map(str, self.degrees))})")
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """(..., S, S) turned by the view's angle."""
+        turns = self.degrees[view] // 90
+        if turns == 0:
+            return input
+        if input.ndim < 3 or (turns % 2 and input.shape[-1] != input.shape[-2]):
+            shape = tuple(input.shape)
+            raise InputError(
+                f"rotation needs square images, not a batch of shape {shape}: crop or resize them"
+            )
+        return torch.rot90(input, turns, (-2, -1))
+
+
+class ColorPermutation(Views):
+    """The colour channels in another order; all six orders unless named, RGB first."""
+
+    def __init__(self, *orders: str) -> None:
+        self.orders = orders or CHANNEL_ORDERS
+        for order in self.orders:
+            if order not in CHANNEL_ORDERS:
+                raise InputError(f"unknown channel order {order!r}{nearest(order, CHANNEL_ORDERS)}")
+        if self.orders[0] != "RGB":
+            raise InputError(f"the first channel order must be RGB, the identity, not {self.orders[0]}")
+        _check_distinct("channel order", list(self.orders))
+        self.names = self.orders
+        short = {CHANNEL_ORDERS: "rgb6", ("RGB", "GBR", "BRG"): "rgb3"}
+        self.text = short.get(self.orders, f"rgb({','.join(self.orders)})")
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """(B, 3, H, W) with its channels in the view's order."""
+        if input.ndim < 2 or input.shape[1] != 3:
+            raise InputError(
+                f"colour permutation needs 3 channels, not a batch of shape {tuple(input.shape)}: "
+                "use rotation for images of one channel"
+            )
+        if view == 0:
+            return input
+        return input[:, ["RGB".index(channel) for channel in self.orders[view]]]
+
+
+class CustomViews(Views):
+    """Your own views: the identity, then each named callable on a batch (B, ...) -> (B, ...).
+
+    >>> CustomViews(mirror=lambda x: x.flip(-1))  # M = 2
+    """
+
+    def __init__(self, **transforms: Callable[[Tensor], Tensor]) -> None:
+        for name, transform in transforms.items():
+            if not callable(transform):
+                raise InputError(f"view {name!r} must be a callable on a batch, not {transform!r}")
+        self.transforms = tuple(transforms.values())
+        self.names = ("identity", *transforms)
+        self.text = f"custom({','.join(transforms)})"
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """What the view's callable makes of the batch."""
+        return input if view == 0 else self.transforms[view - 1](input)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomViews) and self.transforms == other.transforms
+
+    def __hash__(self) -> int:
+        return hash(self.transforms)
+
+
+class Product(Views):
+    """Views composed: first `first`, then `second`. Made by `first * second`."""
+
+    def __init__(self, first: Views, second: Views) -> None:
+        self.first, self.second = first, second
+        self.names = tuple(f"{a} {b}" for a in first.names for b in second.names)
+        self.text = f"{first.text}*{second.text}"
+
+    def apply(self, input: Tensor, view: int) -> Tensor:
+        """First's view i, then second's view j, where view = i * len(second) + j."""
+        i, j = divmod(view, len(self.second))
+        return self.second.apply(self.first.apply(input, i), j)
+
+    def stack(self, input: Tensor) -> Tensor:
+        """(B, ...) -> (B, M, ...); each of first's views is computed once."""
+        once = self.first.stack(input).flatten(0, 1)
+        return self.second.stack(once).unflatten(0, (input.shape[0], len(self.first))).flatten(1, 2)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Product) and (self.first, self.second) == (other.first, other.second)
+
+    def __hash__(self) -> int:
+        return hash((self.first, self.second))
+
+
+def expand_views(input: Tensor, views: Views) -> Tensor:
+    """Every view of every image, (B, ...) -> (B*M, ...), interleaved: image 0 view 0, image 0 view 1, ..."""
+    return views.stack(input).flatten(0, 1)
+
+
+def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
+    """The views `index` (B, k) of each image, (B, ...) -> (B*k, ...), interleaved."""
+    if index.ndim != 2 or index.shape[0] != input.shape[0]:
+        raise InputError(f"view numbers must be (B, k) for {input.shape[0]} images, not {tuple(index.shape)}")
+    output = input.repeat_interleave(index.shape[1], 0)
+    flat = index.flatten()
+    for view in range(1, len(views)):
+        rows = (flat == view).nonzero().squeeze(1)
+        if len(rows):
+            output[rows] = views.apply(output[rows], view)
+    return output
+
+
+def parse_views(text: str) -> Views:
+    """Views from text: `rot4`, `rot2`, `rgb3`, `rgb6`, `rot(0,90)`, `rgb(RGB,BGR)`, `none`, joined by `*`."""
+    views: Views = Identity()
+    for term in text.split("*"):
+        views = views * _parse_term(term.strip(), text)
+    return views
+
+
+def _parse_term(term: str, text: str) -> Views:
+    known: dict[str, Callable[[], Views]] = {
+        "none": Identity,
+        "rot2": lambda: Rotation(0, 180),
+        "rot4": Rotation,
+        "rgb3": lambda: ColorPermutation("RGB", "GBR", "BRG"),
+        "rgb6": ColorPermutation,
+    }
+    if term in known:
+        return known[term]()
+    call = re.fullmatch(r"(rot|rgb)\(([^()]*)\)", term)
+    if call is None:
+        choices = (*known, "rot(0,90)", "rgb(RGB,BGR)")
+        where = "" if term == text.strip() else f" in {text!r}"
+        raise InputError(f"unknown view {term!r}{where}{nearest(term, choices)}")
+    arguments = [part.strip() for part in call[2].split(",")]
+    if call[1] == "rgb":
+        return ColorPermutation(*arguments)
+    if not all(argument.isdecimal() for argument in arguments):
+        raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {term!r}")
+    return Rotation(*map(int, arguments))
+
+
+def _check_distinct(what: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise InputError(f"{what} {value} is named twice: two views that look alike cannot be told apart")

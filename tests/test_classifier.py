@@ -1,0 +1,297 @@
+"""Classifier, methods and factory as a user meets them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import sla
+from sla.errors import InputError, SLAWarning
+
+VIEWS = sla.Rotation()
+METHODS = {
+    "baseline": sla.Baseline(),
+    "da": sla.DataAugmentation(VIEWS),
+    "mt": sla.MultiTask(VIEWS),
+    "sla": sla.SLA(VIEWS),
+    "sla+sd": sla.SLA(VIEWS, distill=True),
+    "sla+sd cosine": sla.SLA(VIEWS, distill=True, head="cosine"),
+    "several": sla.Several(sla.SLA(VIEWS, distill=True), sla.SLA(sla.ColorPermutation(), distill=True)),
+}
+EVERY_METHOD = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+
+
+class Tiny(nn.Module):
+    """Features that differ from view to view: a linear map of the pixels."""
+
+    num_features = 6
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3 * 4 * 4, 6)
+
+    def forward(self, input):
+        return self.layer(input.flatten(1))
+
+
+def tiny(method, num_classes=5):
+    torch.manual_seed(0)
+    return sla.Classifier(Tiny(), num_classes, method).eval()
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(1)
+    return torch.randn(3, 3, 4, 4), torch.tensor([0, 4, 2])
+
+
+@EVERY_METHOD
+def test_every_method_learns_in_a_plain_loop_and_predicts(method, batch):
+    images, targets = batch
+    model = tiny(method).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    history = []
+    for _ in range(60):
+        losses = model.losses(images, targets)
+        optimizer.zero_grad()
+        losses["loss"].backward()
+        optimizer.step()
+        history.append(losses["loss"].item())
+    assert all(p.grad is not None for p in model.parameters())
+    assert history[-1] < history[0] / 2
+    model.eval()
+    for how in method.kinds:
+        labels, probabilities = model.predict(images, how)
+        assert labels.tolist() == targets.tolist()
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones(3))
+    assert losses["output"].shape == (3, 5)
+    assert not losses["output"].requires_grad
+
+
+def test_a_sla_model_by_hand(batch):
+    """Every kind of inference from the weights, image by image."""
+    images, _ = batch
+    model = tiny(METHODS["sla+sd"])
+    joint, plain = model.heads["joint"], model.heads["plain"]
+    for b in range(3):
+        turned = [model.backbone(torch.rot90(images[b : b + 1], k, (2, 3)))[0] for k in range(4)]
+        own = [
+            torch.stack([joint.weight[i * 4 + k] @ turned[k] + joint.bias[i * 4 + k] for i in range(5)])
+            for k in range(4)
+        ]
+        torch.testing.assert_close(model.logits(images, "single")[b], own[0])
+        torch.testing.assert_close(model.logits(images, "aggregated")[b], torch.stack(own).mean(0))
+        probabilities = torch.stack(own).softmax(-1).mean(0).log()
+        torch.testing.assert_close(model.logits(images, "aggregated", "probabilities")[b], probabilities)
+        torch.testing.assert_close(
+            model.logits(images, "distilled")[b], plain.weight @ turned[0] + plain.bias
+        )
+        marginal = torch.stack([joint(z).softmax(-1).view(5, 4).sum(1) for z in turned]).mean(0).log()
+        torch.testing.assert_close(model.logits(images, "aggregated", "marginal")[b], marginal)
+
+
+@pytest.mark.parametrize("name", ["da", "mt"])
+def test_invariant_methods_average_the_plain_head_over_the_views(name, batch):
+    images, _ = batch
+    model = tiny(METHODS[name])
+    each = [model.logits(torch.rot90(images, k, (2, 3)), "single") for k in range(4)]
+    torch.testing.assert_close(model.logits(images, "aggregated"), torch.stack(each).mean(0))
+    probabilities = torch.stack([logits.softmax(-1) for logits in each]).mean(0).log()
+    torch.testing.assert_close(model.logits(images, "aggregated", "probabilities"), probabilities)
+
+
+def test_several_methods_add_their_losses_and_average_their_logits(batch):
+    images, targets = batch
+    model = tiny(METHODS["several"])
+    rotation, colour = METHODS["several"].methods
+    alone = []
+    for number, method in enumerate((rotation, colour)):
+        features = model.backbone(method.expand(images))
+        alone.append(method.losses(model.heads[str(number)], features, targets)["loss"])
+    losses = model.losses(images, targets)
+    torch.testing.assert_close(losses["loss"], alone[0] + alone[1])
+    torch.testing.assert_close(losses["1.loss"], alone[1])
+    aggregated = [
+        m.aggregate(model.heads[str(i)], model.backbone(m.expand(images)), "logits")
+        for i, m in enumerate((rotation, colour))
+    ]
+    torch.testing.assert_close(model.logits(images, "aggregated"), torch.stack(aggregated).mean(0))
+
+
+def test_calling_a_model_gives_its_best_one_pass_logits(batch):
+    images, _ = batch
+    distilled, plain = tiny(METHODS["sla+sd"]), tiny(METHODS["sla"])
+    torch.testing.assert_close(distilled(images), distilled.logits(images, "distilled"))
+    torch.testing.assert_close(plain(images), plain.logits(images, "single"))
+
+
+def test_features_come_beside_logits_in_one_pass(batch):
+    images, _ = batch
+    model = tiny(METHODS["sla+sd"])
+    features = model.features(images)
+    assert features.shape == (3, 6)
+    torch.testing.assert_close(model.classify(features), model(images))
+    torch.testing.assert_close(model.classify(features, "single"), model.logits(images, "single"))
+    with pytest.raises(InputError, match="no aggregated inference"):
+        model.classify(features, "aggregated")
+
+
+@pytest.mark.parametrize("name", ["da", "mt", "sla", "sla+sd"])
+def test_all_views_chosen_in_order_is_all_views(name, batch):
+    images, targets = batch
+    model = tiny(METHODS[name])
+    order = torch.arange(4).expand(3, 4)
+    chosen, every = model.losses(images, targets, order), model.losses(images, targets)
+    assert chosen.keys() == every.keys()
+    for key, value in every.items():
+        torch.testing.assert_close(chosen[key], value)
+
+
+def test_one_random_view_an_image_trains_and_distilling_asks_for_the_plain_one(batch):
+    images, targets = batch
+    views = torch.tensor([[3], [1], [0]])
+    losses = tiny(METHODS["sla"]).losses(images, targets, views)
+    model = tiny(METHODS["sla"])
+    by_hand = []
+    for b in range(3):
+        k = int(views[b])
+        logits = model.heads["joint"](model.backbone(torch.rot90(images[b : b + 1], k, (2, 3))))
+        by_hand.append(-logits.log_softmax(-1)[0, targets[b] * 4 + k])
+    torch.testing.assert_close(losses["loss"], torch.stack(by_hand).mean())
+    with pytest.raises(InputError, match="view 0 first"):
+        tiny(METHODS["sla+sd"]).losses(images, targets, views)
+
+
+def test_growing_keeps_the_old_classes_in_every_kind_of_inference(batch):
+    images, _ = batch
+    for method in METHODS.values():
+        model = tiny(method)
+        before = {how: model.logits(images, how).detach() for how in method.kinds}
+        model.grow(3)
+        for how, logits in before.items():
+            after = model.logits(images, how)
+            assert after.shape == (3, 8)
+            torch.testing.assert_close(after[:, :5], logits)
+        assert model.losses(images, torch.tensor([7, 0, 6]))["loss"].isfinite()
+
+
+def test_a_feature_map_is_averaged_and_any_module_serves(batch):
+    images, targets = batch
+    backbone = nn.Conv2d(3, 7, 3)
+    model = sla.Classifier(backbone, 5, METHODS["sla"], num_features=7)
+    torch.testing.assert_close(model.features(images), backbone(images).mean((2, 3)))
+    assert model.losses(images, targets)["loss"].isfinite()
+
+
+def test_class_weights_move_with_the_model_and_stay_out_of_its_state(batch):
+    images, targets = batch
+    weight = torch.rand(5)
+    model = tiny(sla.SLA(VIEWS, distill=True, criterion=sla.CrossEntropy(weight)))
+    assert not any("criterion" in key for key in model.state_dict())
+    assert model.double().criterion.weight.dtype == torch.float64
+    assert model.losses(images.double(), targets)["loss"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m, x, y: sla.Classifier(Tiny(), 0, m.method), "at least two classes, not 0"),
+        (lambda m, x, y: sla.Classifier(Tiny(), 1, m.method), "at least two classes, not 1"),
+        (lambda m, x, y: sla.Classifier(nn.Flatten(), 5, m.method), "num_features"),
+        (lambda m, x, y: sla.Classifier(nn.Flatten(), 5, m.method, num_features=9)(x), "shape (3, 48)"),
+        (lambda m, x, y: m.losses(x, y + 1), "target 5 is out of range"),
+        (lambda m, x, y: m.losses(x, y[:2]), "target must be (3,)"),
+        (lambda m, x, y: m.losses(x[..., :3], y), "square images"),
+        (lambda m, x, y: m.logits(x, "aggregate"), "did you mean 'aggregated'"),
+        (lambda m, x, y: m.logits(x, "distilled"), "its method gives single, aggregated"),
+        (lambda m, x, y: m.logits(x, "aggregated", "max"), "unknown mean 'max'"),
+        (lambda m, x, y: sla.create_method("slaa"), "did you mean 'sla'"),
+        (lambda m, x, y: sla.create("resnet33", 5), "resnet"),
+        (lambda m, x, y: sla.create(Tiny(), 5, width=3), "options width"),
+        (lambda m, x, y: sla.SLA(VIEWS, temperature=0), "temperature must be above 0"),
+        (lambda m, x, y: sla.SLA(VIEWS, view_reduction="avg"), "unknown view_reduction 'avg'"),
+        (lambda m, x, y: sla.Several(), "at least one method"),
+        (lambda m, x, y: tiny(METHODS["several"]).losses(x, y, torch.zeros(3, 1)), "one method, not several"),
+        (lambda m, x, y: tiny(METHODS["baseline"]).logits(x, "aggregated"), "no aggregated inference"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line(call, words, batch):
+    with pytest.raises(InputError) as error:
+        call(tiny(METHODS["sla"]), *batch)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nan_pixels_are_found_where_asked_for(batch):
+    images, targets = batch
+    images[1, 0, 2, 2] = float("nan")
+    careless = tiny(METHODS["sla"])
+    assert careless.losses(images, targets)["loss"].isnan()
+    careful = sla.Classifier(Tiny(), 5, METHODS["sla"], check_input=True)
+    for call in (lambda: careful.losses(images, targets), lambda: careful.predict(images)):
+        with pytest.raises(InputError, match="NaN or infinite"):
+            call()
+
+
+def test_one_view_is_the_baseline_and_says_so(batch):
+    images, targets = batch
+    with pytest.warns(SLAWarning, match="it is the baseline"):
+        method = sla.SLA(sla.Identity())
+    one, baseline = tiny(method), tiny(METHODS["baseline"])
+    torch.testing.assert_close(one.losses(images, targets)["loss"], baseline.losses(images, targets)["loss"])
+    torch.testing.assert_close(one.logits(images, "aggregated"), baseline.logits(images))
+
+
+@pytest.mark.parametrize("name", ["baseline", "da", "mt", "sla", "sla+sd", "sla+sd cosine"])
+def test_saved_and_loaded_it_is_the_same_model(name, tmp_path):
+    torch.manual_seed(0)
+    model = sla.create("resnet8", 3, METHODS[name]).eval()
+    model.class_names = ["a", "b", "<c>"]
+    sla.save(model, tmp_path / "model.safetensors")
+    again = sla.load(tmp_path / "model.safetensors")
+    images = torch.randn(2, 3, 16, 16)
+    for how in model.method.kinds:
+        assert torch.equal(again.logits(images, how), model.logits(images, how))
+    assert again.method == model.method
+    assert again.class_names == ["a", "b", "<c>"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_files_that_are_no_saved_model_are_refused(tmp_path):
+    (tmp_path / "text").write_text("hello")
+    save_file({"x": torch.zeros(1)}, tmp_path / "other")
+    save_file({"x": torch.zeros(1)}, tmp_path / "future", {"sla": json.dumps({"format": 99})})
+    for name, words in (("text", "not a classifier"), ("other", "not a classifier"), ("future", "format 99")):
+        with pytest.raises(InputError, match=words):
+            sla.load(tmp_path / name)
+    with pytest.raises(InputError, match="no such file"):
+        sla.load(tmp_path / "absent")
+    with pytest.raises(InputError, match="named backbone"):
+        sla.save(tiny(METHODS["sla"]), tmp_path / "tiny")
+
+
+def test_import_and_help_do_not_load_torch():
+    code = "import sys, sla; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = (
+        "import sys, sla.cli\n"
+        "try: sla.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout
+
+
+def test_every_public_name_is_there():
+    for name in sla.__all__:
+        assert getattr(sla, name) is not None
+    assert set(sla.__all__) <= set(dir(sla))
+    with pytest.raises(AttributeError, match="nothing"):
+        sla.nothing  # noqa: B018

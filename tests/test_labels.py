@@ -1,0 +1,77 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sla
+from sla.errors import InputError
+from sla.labels import by_view, check_target, repeat_target, spread_classes
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 7))
+def test_join_is_y_times_m_plus_j_interleaved_and_split_undoes_it(classes, num_views):
+    joint = sla.join_labels(torch.tensor(classes), num_views)
+    assert joint.tolist() == [y * num_views + j for y in classes for j in range(num_views)]
+    target, view = sla.split_labels(joint, num_views)
+    assert target.tolist() == [y for y in classes for _ in range(num_views)]
+    assert view.tolist() == list(range(num_views)) * len(classes)
+
+
+def test_joint_labels_match_the_layout_of_expanded_views():
+    """Paint class and view into the pixels; each expanded image must carry its own joint label."""
+    views = sla.CustomViews(plus_one=lambda x: x + 1, plus_two=lambda x: x + 2)
+    target = torch.tensor([4, 0, 3])
+    images = (target * 3).float().view(-1, 1, 1, 1).expand(-1, 1, 2, 2)
+    painted = sla.expand_views(images, views)[:, 0, 0, 0].long()
+    assert torch.equal(painted, sla.join_labels(target, 3))
+
+
+def test_mixed_targets_keep_both_parents_on_the_same_view():
+    target = sla.MixedTarget(torch.tensor([0, 2]), torch.tensor([1, 1]), torch.tensor([0.25, 0.9]))
+    joint = sla.join_labels(target, 2)
+    assert joint.a.tolist() == [0, 1, 4, 5]
+    assert joint.b.tolist() == [2, 3, 2, 3]
+    assert joint.lam.tolist() == pytest.approx([0.25, 0.25, 0.9, 0.9])
+    one = sla.join_labels(target._replace(lam=torch.tensor(0.5)), 2)
+    assert one.lam.tolist() == [0.5] * 4
+
+
+def test_chosen_views_give_the_labels_of_those_views():
+    target, views = torch.tensor([1, 3]), torch.tensor([[0, 2], [3, 1]])
+    assert sla.join_labels(target, 4, views).tolist() == [4, 6, 15, 13]
+    mixed = sla.join_labels(sla.MixedTarget(target, target.flip(0), torch.tensor([0.1, 0.2])), 4, views)
+    assert mixed.b.tolist() == [12, 14, 7, 5]
+    assert mixed.lam.tolist() == pytest.approx([0.1, 0.1, 0.2, 0.2])
+
+
+def test_repeat_and_spread():
+    assert repeat_target(torch.tensor([1, 2]), 3).tolist() == [1, 1, 1, 2, 2, 2]
+    assert spread_classes(torch.tensor([1.0, 5.0]), 6).tolist() == [1, 1, 1, 5, 5, 5]
+    assert spread_classes(torch.tensor([1.0, 5.0]), 2).tolist() == [1, 5]
+    assert by_view(torch.arange(6), 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (torch.tensor([0, 5]), "target 5 is out of range: 5 classes are 0..4"),
+        (torch.tensor([0, -1]), "target -1 is out of range"),
+        (torch.tensor([0.0, 1.0]), "class numbers, not torch.float32 (2,)"),
+        (torch.tensor([[0, 1]]), "must be (2,) class numbers"),
+        (torch.tensor([True, False]), "class numbers, not torch.bool"),
+        (sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 9]), torch.tensor(0.5)), "target 9"),
+        (sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.rand(3)), "lam must be"),
+    ],
+)
+def test_wrong_targets_are_refused_in_one_clear_line(target, words):
+    with pytest.raises(InputError) as error:
+        check_target(target, num_classes=5, batch_size=2)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_widths_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="no multiple of 4 views"):
+        by_view(torch.zeros(2, 6), 4)
+    with pytest.raises(InputError, match="do not fit 7 labels"):
+        spread_classes(torch.ones(3), 7)

@@ -1,0 +1,260 @@
+"""Every loss and every inference against loops over (image, view, class), values and gradients."""
+
+import math
+from importlib import util
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sla
+
+spec = util.spec_from_file_location("brute_force", Path(__file__).with_name("brute_force.py"))
+brute = util.module_from_spec(spec)
+spec.loader.exec_module(brute)
+
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
+
+
+@st.composite
+def cases(draw):
+    """Sizes, logits, a hard or mixed target, class weights or none, smoothing or none."""
+    batch, classes, views = draw(st.integers(1, 4)), draw(st.integers(2, 4)), draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from([torch.float32, torch.float64]))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+
+    def logits(rows, columns):
+        scale = 10 ** draw(st.sampled_from([-1, 0, 1]))
+        x = torch.randn(rows, columns, generator=generator, dtype=dtype) * scale
+        return x.requires_grad_()
+
+    def labels():
+        return torch.randint(0, classes, (batch,), generator=generator)
+
+    target = labels()
+    kind = draw(st.sampled_from(["hard", "mixed", "mixed with one lam"]))
+    if kind != "hard":
+        lam = torch.rand(batch if kind == "mixed" else (), generator=generator, dtype=dtype)
+        target = sla.MixedTarget(target, labels(), lam)
+    weight = None
+    if draw(st.booleans()):
+        weight = torch.rand(classes, generator=generator, dtype=dtype) + 0.1
+    smoothing = draw(st.sampled_from([0.0, 0.1]))
+    return {
+        "batch": batch,
+        "classes": classes,
+        "views": views,
+        "dtype": dtype,
+        "target": target,
+        "weight": weight,
+        "smoothing": smoothing,
+        "joint": logits(batch * views, classes * views),
+        "plain": logits(batch * views, classes),
+        "view": logits(batch * views, views),
+        "student": logits(batch, classes),
+    }
+
+
+def check(ours, by_hand, inputs, dtype):
+    assert ours.item() == pytest.approx(float(by_hand), rel=TOLERANCE[dtype], abs=TOLERANCE[dtype])
+    got = torch.autograd.grad(ours, inputs)
+    expected = torch.autograd.grad(by_hand, inputs)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=TOLERANCE[dtype] * 10, atol=TOLERANCE[dtype])
+
+
+@given(cases())
+def test_cross_entropy(case):
+    criterion = sla.CrossEntropy(case["weight"], case["smoothing"])
+    by_hand = brute.cross_entropy(
+        brute.rows(case["student"]), brute.parents(case["target"]), case["weight"], case["smoothing"]
+    )
+    check(criterion(case["student"], case["target"]), by_hand, [case["student"]], case["dtype"])
+
+
+@given(cases())
+def test_cross_entropy_is_torchs_for_hard_targets(case):
+    target = case["target"] if isinstance(case["target"], torch.Tensor) else case["target"].a
+    ours = sla.cross_entropy(case["student"], target, case["weight"], case["smoothing"])
+    torchs = F.cross_entropy(case["student"], target, case["weight"], label_smoothing=case["smoothing"])
+    check(ours, torchs, [case["student"]], case["dtype"])
+
+
+@given(cases())
+def test_sla_loss(case):
+    criterion = sla.CrossEntropy(case["weight"], case["smoothing"])
+    ours = sla.sla_loss(case["joint"], case["target"], case["views"], criterion)
+    by_hand = brute.sla_loss(case["joint"], case["target"], case["views"], case["weight"], case["smoothing"])
+    check(ours, by_hand, [case["joint"]], case["dtype"])
+    summed = sla.sla_loss(case["joint"], case["target"], case["views"], criterion, view_reduction="sum")
+    assert summed.item() == pytest.approx(case["views"] * ours.item(), rel=1e-6)
+
+
+@given(cases())
+def test_data_augmentation_loss(case):
+    criterion = sla.CrossEntropy(case["weight"], case["smoothing"])
+    ours = sla.data_augmentation_loss(case["plain"], case["target"], case["views"], criterion)
+    labels = brute.class_targets(case["target"], case["views"])
+    by_hand = brute.cross_entropy(brute.rows(case["plain"]), labels, case["weight"], case["smoothing"])
+    check(ours, by_hand, [case["plain"]], case["dtype"])
+
+
+@given(cases())
+def test_multi_task_loss(case):
+    criterion = sla.CrossEntropy(case["weight"], case["smoothing"])
+    ours = sla.multi_task_loss(case["plain"], case["view"], case["target"], case["views"], criterion)
+    labels = brute.class_targets(case["target"], case["views"])
+    by_class = brute.cross_entropy(brute.rows(case["plain"]), labels, case["weight"], case["smoothing"])
+    views = [[(j, 1.0)] for _ in range(case["batch"]) for j in range(case["views"])]
+    by_hand = by_class + brute.cross_entropy(brute.rows(case["view"]), views)
+    check(ours, by_hand, [case["plain"], case["view"]], case["dtype"])
+
+
+@given(cases(), st.sampled_from([1.0, 2.0]))
+def test_distillation_loss(case, temperature):
+    ours = sla.distillation_loss(case["joint"], case["student"], case["views"], temperature)
+    by_hand = brute.distillation(case["joint"], case["student"], case["views"], temperature)
+    check(ours, by_hand, [case["student"]], case["dtype"])
+
+
+@given(cases(), st.sampled_from([0.0, 1.0]), st.sampled_from([1.0, 3.0]))
+def test_the_whole_of_sla_with_self_distillation(case, beta, temperature):
+    """Method and heads together, from features; the gradient of the heads against the loop's."""
+    if case["views"] == 1:
+        return
+    criterion = sla.CrossEntropy(case["weight"], case["smoothing"])
+    views = sla.CustomViews(**{f"v{j}": lambda x: x for j in range(1, case["views"])})
+    method = sla.SLA(views, distill=True, beta=beta, temperature=temperature, criterion=criterion)
+    heads = method.build_heads(6, case["classes"]).to(case["dtype"])
+    features = torch.randn(case["batch"] * case["views"], 6, dtype=case["dtype"], requires_grad=True)
+    losses = method.losses(heads, features, case["target"])
+
+    joint, student = heads["joint"](features), heads["plain"](features[:: case["views"]])
+    by_hand = brute.sla_loss(joint, case["target"], case["views"], case["weight"], case["smoothing"])
+    by_hand = by_hand + brute.distillation(joint, student, case["views"], temperature)
+    student_loss = brute.cross_entropy(
+        brute.rows(student), brute.parents(case["target"]), case["weight"], case["smoothing"]
+    )
+    check(losses["loss"], by_hand + beta * student_loss, [features, *heads.parameters()], case["dtype"])
+    assert losses["student"].item() == pytest.approx(float(student_loss), rel=1e-4, abs=1e-5)
+
+
+@given(cases())
+def test_inference(case):
+    joint, views = case["joint"].detach(), case["views"]
+    close = {"rtol": TOLERANCE[case["dtype"]] * 10, "atol": TOLERANCE[case["dtype"]]}
+    torch.testing.assert_close(sla.select_view(joint[::views], 0, views), brute.single(joint, views), **close)
+    for mean in ("logits", "probabilities", "marginal"):
+        ours = sla.aggregate_views(joint, views, mean)
+        torch.testing.assert_close(ours, brute.aggregated(joint, views, mean), **close)
+    view = torch.arange(views).repeat(case["batch"])
+    own = sla.select_view(joint, view, views)
+    by_hand = torch.stack(
+        [
+            torch.stack([row[i * views + int(j)] for i in range(case["classes"])])
+            for row, j in zip(joint, view, strict=True)
+        ]
+    )
+    assert torch.equal(own, by_hand)
+
+
+def test_the_papers_listing_gives_the_same_numbers():
+    """The slices of the paper's appendix: outputs[:, ::4] and outputs[k::4, k::4]."""
+    torch.manual_seed(0)
+    outputs = torch.randn(5 * 4, 10 * 4)
+    torch.testing.assert_close(sla.select_view(outputs, 0, 4), outputs[:, ::4])
+    aggregated = sum(outputs[k::4, k::4] / 4 for k in range(4))
+    torch.testing.assert_close(sla.aggregate_views(outputs, 4), aggregated)
+
+
+def test_the_teacher_gets_no_gradient():
+    torch.manual_seed(0)
+    joint = torch.randn(8, 12, requires_grad=True)
+    student = torch.randn(2, 3, requires_grad=True)
+    sla.distillation_loss(joint, student, 4).backward()
+    assert joint.grad is None
+    assert student.grad.abs().sum() > 0
+
+
+def test_chosen_views_equal_the_rows_of_all_views():
+    torch.manual_seed(0)
+    index = torch.tensor([[0, 2], [0, 3], [0, 1]])
+    everything = torch.randn(3, 4, 5 * 4)  # image, view, joint logit
+    chosen = torch.stack([everything[b, index[b, i]] for b in range(3) for i in range(2)])
+    target, student = torch.tensor([4, 0, 2]), torch.randn(3, 5)
+    losses = [
+        -float(everything[b, int(j)].log_softmax(-1)[target[b] * 4 + int(j)])
+        for b in range(3)
+        for j in index[b]
+    ]
+    assert sla.sla_loss(chosen, target, 4, views=index).item() == pytest.approx(sum(losses) / 6, rel=1e-5)
+    teacher = torch.stack([torch.stack([everything[b, j, j::4] for j in index[b]]).mean(0) for b in range(3)])
+    p = teacher.softmax(-1)
+    kl = (p * (p.log() - student.log_softmax(-1))).sum(-1).mean()
+    assert sla.distillation_loss(chosen, student, 4, views=index).item() == pytest.approx(kl.item(), rel=1e-5)
+
+
+@given(st.integers(1, 5), st.integers(2, 6), st.integers(1, 5), st.integers(0, 10**6))
+def test_additive_joint_weights_turn_sla_into_multi_task(batch, classes, views, seed):
+    """w_ij = u_i + v_j: the joint softmax factorises, so L_SLA = L_MT, to 1e-6."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(batch * views, 8, generator=generator, dtype=torch.float64)
+    u = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
+    v = torch.randn(views, 8, generator=generator, dtype=torch.float64)
+    w = torch.stack([u[i] + v[j] for i in range(classes) for j in range(views)])
+    target = torch.randint(0, classes, (batch,), generator=generator)
+    joint = sla.sla_loss(features @ w.T, target, views)
+    multi_task = sla.multi_task_loss(features @ u.T, features @ v.T, target, views)
+    assert joint.item() == pytest.approx(multi_task.item(), abs=1e-6)
+
+
+@given(st.integers(1, 5), st.integers(2, 6), st.integers(1, 5), st.integers(0, 10**6))
+def test_shared_joint_weights_turn_sla_into_data_augmentation(batch, classes, views, seed):
+    """w_ij = u_i: L_SLA = L_DA + log M, to 1e-6."""
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(batch * views, 8, generator=generator, dtype=torch.float64)
+    u = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, classes, (batch,), generator=generator)
+    joint = sla.sla_loss(features @ u.repeat_interleave(views, 0).T, target, views)
+    augmented = sla.data_augmentation_loss(features @ u.T, target, views)
+    assert joint.item() == pytest.approx(augmented.item() + math.log(views), abs=1e-6)
+
+
+def test_an_unknown_reduction_or_mean_is_refused():
+    logits, target = torch.zeros(4, 8), torch.tensor([0])
+    with pytest.raises(sla.InputError, match="did you mean 'mean'"):
+        sla.sla_loss(logits, target, 4, view_reduction="meen")
+    with pytest.raises(sla.InputError, match="did you mean 'logits'"):
+        sla.aggregate_views(logits, 4, mean="logit")
+    with pytest.raises(sla.InputError, match="needs the joint logits"):
+        sla.average_views(torch.zeros(1, 4, 2), mean="marginal")
+    with pytest.raises(sla.InputError, match="5 rows are no multiple of 4 views"):
+        sla.aggregate_views(torch.zeros(5, 8), 4)
+
+
+@pytest.mark.parametrize("weight", [torch.tensor([1.0, -1.0]), torch.zeros(2), torch.ones(2, 2)])
+def test_wrong_class_weights_are_refused(weight):
+    with pytest.raises(sla.InputError, match="one number a class"):
+        sla.CrossEntropy(weight)
+
+
+def test_pure_functions_compile_without_a_graph_break():
+    torch.manual_seed(0)
+    views = sla.parse_views("rot4*rgb3")
+
+    def everything(images, weight, student, target):
+        features = sla.expand_views(images, views).flatten(1)
+        joint = features @ weight
+        return (
+            sla.sla_loss(joint, target, 12),
+            sla.distillation_loss(joint, student, 12),
+            sla.aggregate_views(joint, 12, "marginal"),
+        )
+
+    arguments = torch.rand(2, 3, 4, 4), torch.randn(48, 60), torch.randn(2, 5), torch.tensor([1, 4])
+    compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(*arguments), everything(*arguments), strict=True):
+        torch.testing.assert_close(a, b)

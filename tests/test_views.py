@@ -1,0 +1,137 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sla
+from sla.errors import InputError
+from sla.views import CHANNEL_ORDERS, Product
+
+
+def images(batch=2, channels=3, size=5, width=None):
+    shape = (batch, channels, size, width or size)
+    return torch.arange(int(np.prod(shape)), dtype=torch.float32).reshape(shape)
+
+
+def test_rotation_is_rot90_of_each_image_counted_by_hand():
+    x = images()
+    out = sla.expand_views(x, sla.Rotation())
+    assert out.shape == (8, 3, 5, 5)
+    for image in range(2):
+        for k in range(4):
+            for channel in range(3):
+                by_hand = np.rot90(x[image, channel].numpy(), k)
+                assert np.array_equal(out[image * 4 + k, channel].numpy(), by_hand)
+    top_right = x[0, 0, 0, -1]
+    assert out[1, 0, 0, 0] == top_right  # 90 degrees counter-clockwise brings the top right to the top left
+
+
+def test_colour_permutation_orders_channels_as_the_paper_lists_them():
+    views = sla.ColorPermutation()
+    assert views.names == ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
+    x = images(batch=1, size=1)  # R, G, B = 0, 1, 2
+    expected = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]]
+    assert sla.expand_views(x, views).flatten(1).tolist() == expected
+
+
+def test_product_rotates_then_permutes_and_counts_rotation_first():
+    views = sla.Rotation() * sla.ColorPermutation("RGB", "GBR", "BRG")
+    x = images(batch=2, size=4)
+    out = sla.expand_views(x, views)
+    assert len(views) == 12
+    assert out.shape[0] == 24
+    for image in range(2):
+        for r in range(4):
+            for c, order in enumerate(([0, 1, 2], [1, 2, 0], [2, 0, 1])):
+                expected = torch.rot90(x[image], r, (1, 2))[order]
+                assert torch.equal(out[image * 12 + r * 3 + c], expected)
+                assert torch.equal(views.apply(x, r * 3 + c)[image], expected)
+    assert views.names[5] == "90° BRG"
+
+
+@pytest.mark.parametrize(
+    "text", ["rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3", "rot(0,270)", "rgb(RGB,BGR)*rot2"]
+)
+def test_identity_is_first_and_text_comes_back(text):
+    views = sla.parse_views(text)
+    x = images()
+    assert torch.equal(views.apply(x, 0), x)
+    assert torch.equal(sla.expand_views(x, views)[:: len(views)], x)
+    assert views.text == text
+    assert sla.parse_views(views.text) == views
+    assert hash(sla.parse_views(views.text)) == hash(views)
+
+
+def test_custom_views_take_part_in_products():
+    mirror = sla.CustomViews(mirror=lambda x: x.flip(-1))
+    both = sla.Rotation(0, 180) * mirror
+    x = images()
+    out = sla.expand_views(x, both).unflatten(0, (2, 4))
+    assert isinstance(both, Product)
+    assert torch.equal(out[:, 1], x.flip(-1))
+    assert torch.equal(out[:, 3], torch.rot90(x, 2, (2, 3)).flip(-1))
+    assert (mirror * sla.Rotation()).names[4] == "mirror 0°"
+
+
+def test_one_view_is_neutral_in_products():
+    rotation = sla.Rotation()
+    assert sla.Identity() * rotation is rotation
+    assert rotation * sla.Identity() is rotation
+    assert len(sla.parse_views("none")) == 1
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 10**6))
+def test_take_views_equals_picking_from_all_views(batch, k, seed):
+    views = sla.parse_views("rot4*rgb3")
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(batch, 3, 4, 4, generator=generator)
+    index = torch.randint(0, 12, (batch, k), generator=generator)
+    everything = sla.expand_views(x, views).unflatten(0, (batch, 12))
+    by_hand = torch.stack([everything[b, index[b, i]] for b in range(batch) for i in range(k)])
+    assert torch.equal(sla.take_views(x, views, index), by_hand)
+
+
+def test_take_views_leaves_its_input_alone():
+    x = images()
+    before = x.clone()
+    sla.take_views(x, sla.Rotation(), torch.tensor([[1], [2]]))
+    assert torch.equal(x, before)
+
+
+def test_half_turns_work_on_any_shape_and_any_channels():
+    x = images(channels=7, size=3, width=5)
+    out = sla.expand_views(x, sla.Rotation(0, 180))
+    assert torch.equal(out[1], x[0].flip(1).flip(2))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sla.expand_views(images(size=3, width=5), sla.Rotation()), "square"),
+        (lambda: sla.expand_views(torch.zeros(4, 9), sla.Rotation()), "square"),
+        (lambda: sla.expand_views(images(channels=1), sla.ColorPermutation()), "3 channels"),
+        (lambda: sla.parse_views("rot5"), "did you mean 'rot4'"),
+        (lambda: sla.parse_views("rot4*rbg3"), "did you mean 'rgb3'"),
+        (lambda: sla.parse_views(""), "one of: none"),
+        (lambda: sla.parse_views("rot(0,45)"), "0 (first), 90, 180, 270"),
+        (lambda: sla.parse_views("rot(0,x)"), "0 (first), 90, 180, 270"),
+        (lambda: sla.parse_views("rgb(RGB,XYZ)"), "unknown channel order 'XYZ'"),
+        (lambda: sla.ColorPermutation("BGR", "RGB"), "must be RGB"),
+        (lambda: sla.Rotation(90, 180), "0 (first)"),
+        (lambda: sla.Rotation(0, 90, 90), "named twice"),
+        (lambda: sla.CustomViews(broken=3), "must be a callable"),
+        (lambda: sla.CustomViews(crop=lambda x: x[..., 1:]).stack(images()), "must keep the shape"),
+        (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(3, 1)), "(B, k) for 2 images"),
+    ],
+)
+def test_wrong_views_are_refused_in_one_clear_line(call, words):
+    with pytest.raises(InputError) as error:
+        call()
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_channel_order_is_a_permutation():
+    assert sorted(CHANNEL_ORDERS) == sorted({"".join(order) for order in CHANNEL_ORDERS})
+    assert all(sorted(order) == ["B", "G", "R"] for order in CHANNEL_ORDERS)
