@@ -1,0 +1,1 @@
+"""Doors to other libraries' loops. timm's training tasks take `sla.training.Step` as it is."""

@@ -1,0 +1,55 @@
+"""The command line: one thin file a command; errors are one line, without a stack of frames."""
+
+import sys
+import warnings
+from typing import Any
+
+import typer
+
+from sla import __version__
+from sla.cli import data, demo
+from sla.errors import SLAError, SLAWarning
+
+app = typer.Typer(
+    name="sla",
+    help="Self-supervised label augmentation: more accuracy from the labels you already have.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command()(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sla {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Say which."
+    ),
+) -> None:
+    pass
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run a command; exit with 2 for wrong input, 1 for a failed run, 130 after Ctrl-C."""
+    warnings.showwarning = _show_warning
+    try:
+        app(args)
+    except SLAError as error:
+        typer.secho(f"sla: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.secho("sla: stopped", err=True)
+        sys.exit(130)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A warning as one line: ours as it is, others' with their kind."""
+    kind = "note" if issubclass(category, SLAWarning) else category.__name__
+    typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)

@@ -1,0 +1,67 @@
+"""`sla demo`: what the method does, in three minutes, on any machine."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    minutes: Annotated[float, typer.Option(help="How long to train, about.")] = 2.5,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Train this many seeds instead.")] = None,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("sla-demo.html"),
+) -> None:
+    """Compare the methods of the paper on the digits, five training images a class."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+
+    from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
+    from sla.errors import InputError
+    from sla.report.demo import write_page
+    from sla.stats import mean_sd
+
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent}: no such folder for the page")
+    console = Console()
+    least = seeds or LEAST_SEEDS
+    console.print(
+        f"Training {len(METHODS)} methods on 5 images of each digit: "
+        + (f"{seeds} seeds." if seeds else f"as many seeds as {minutes:g} minutes allow, at least {least}.")
+    )
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not sys.stdout.isatty()) as display:
+        task = display.add_task("starting", total=1.0)
+
+        def progress(done: int, more: int, seconds: float) -> None:
+            share = done / (len(METHODS) * least)
+            if seeds is None:
+                share = min(share, max(seconds / (60 * minutes), 0.01))
+            words = f"{done} models trained, seed {done // len(METHODS)}"
+            display.update(task, completed=min(share, 1.0), description=words)
+
+        results = run(minutes, seeds, progress)
+        display.update(task, completed=1.0)
+
+    table = Table(
+        title=f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s", title_justify="left"
+    )
+    for header in ("", "mean", "sd", "to the baseline", "95% interval"):
+        table.add_column(header, justify="left" if header == "" else "right")
+    for row in ROWS:
+        mean, sd = mean_sd(results.values(row))
+        difference = results.difference(row)
+        cells = (
+            ("", "")
+            if row is ROWS[0]
+            else (
+                f"{difference.mean:+.1f}",
+                f"{difference.low:+.1f} to {difference.high:+.1f}",
+            )
+        )
+        table.add_row(row.label, f"{mean:.1f}", f"{sd:.1f}", *cells)
+    console.print(table)
+    console.print(summary(results))
+    write_page(results, out)
+    console.print(f"The same with pictures: {out}")

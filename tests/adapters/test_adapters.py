@@ -1,0 +1,137 @@
+"""The doors to timm, Lightning and scikit-learn, each tested where its library is installed."""
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import sla
+from sla.data.datasets import load
+from sla.training import Step
+
+
+@pytest.fixture(scope="module")
+def digits():
+    splits = load("digits")
+    train, test = splits.train, splits.test
+    return (
+        train.read(range(300)).images,
+        train.targets[:300],
+        test.read(range(200)).images,
+        test.targets[:200],
+    )
+
+
+def test_step_meets_timms_task_contract():
+    """A dict with `loss` to run backward from, and `output`, logits for metrics, one row an image."""
+    model = sla.create("resnet8", 5, sla.SLA(distill=True))
+    step = Step(model)
+    result = step(torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 4]))
+    result["loss"].backward()
+    assert result["output"].shape == (4, 5)
+    assert all(p.grad is not None for p in step.parameters())
+    assert {"loss", "joint", "distillation", "student", "output"} == set(result)
+
+
+def test_step_goes_where_a_timm_task_goes():
+    from sla.backbones.torchvision_import import import_torchvision
+
+    try:
+        import_torchvision()
+    except sla.MissingExtraError:
+        pytest.skip("torchvision is not installed")
+    pytest.importorskip("timm")
+    from timm.task import TrainingTask
+
+    class Task(TrainingTask):
+        def __init__(self, model):
+            super().__init__(verbose=False)
+            self.trainable_module = model
+            self.step = Step(model)
+
+        def forward(self, input, target):
+            return self.step(input, target)
+
+    task = Task(sla.create("resnet8", 3, sla.SLA()))
+    task.setup_ema(decay=0.5)
+    optimizer = torch.optim.SGD(task.get_trainable_module().parameters(), 0.1)
+    result = task(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 1]))
+    result["loss"].backward()
+    optimizer.step()
+    task.update_ema()
+    assert task.get_trainable_module(ema=True) is not None
+    assert result["output"].shape == (4, 3)
+
+
+def test_step_compiles_to_the_same_losses():
+    torch.manual_seed(0)
+    model = sla.create("convnet4", 5, sla.SLA(distill=True), width=8)
+    step = Step(model)
+    batch = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 4])
+    torch.testing.assert_close(
+        dict(torch.compile(step, backend="aot_eager", fullgraph=True)(*batch)), dict(step(*batch))
+    )
+
+
+def test_lightning_trains_and_names_every_accuracy(digits, tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+    from sla.adapters.lightning import SLAModule
+
+    images, targets, test_images, test_targets = digits
+
+    def loader(x, y):
+        return DataLoader(TensorDataset(x.float() / 255, torch.as_tensor(y)), batch_size=50)
+
+    torch.manual_seed(0)
+    model = sla.create("convnet4", 10, sla.SLA(distill=True), in_channels=1, width=16)
+    module = SLAModule(model, lambda m: torch.optim.AdamW(m.parameters(), 3e-3))
+    trainer = lightning.Trainer(
+        max_epochs=6,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(module, loader(images, targets), loader(test_images, test_targets))
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert {"train/loss", "train/joint", "val/single", "val/aggregated", "val/distilled"} <= set(logged)
+    model.eval()
+    right = (model.predict(test_images.float() / 255, "aggregated").labels.numpy() == test_targets).mean()
+    assert logged["val/aggregated"] == pytest.approx(right, abs=1e-6)
+    assert right > 0.5  # chance is 0.1
+
+
+def test_the_sklearn_estimator_fits_predicts_and_keeps_label_names(digits):
+    base = pytest.importorskip("sklearn.base")
+    from sla.adapters.sklearn import SLAClassifier
+
+    images, targets, test_images, test_targets = digits
+    names = np.array([f"digit {digit}" for digit in range(10)])
+    estimator = SLAClassifier(backbone="convnet4", epochs=8, how="aggregated")
+    clone = base.clone(estimator)
+    assert clone.get_params() == estimator.get_params()
+    x = images[:, 0].numpy()  # (n, H, W)
+    estimator.fit(x, names[targets])
+    probabilities = estimator.predict_proba(test_images.numpy())  # (n, C, H, W)
+    assert probabilities.shape == (200, 10)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    channels_last = test_images.permute(0, 2, 3, 1).numpy()
+    assert estimator.score(channels_last, names[test_targets]) > 0.5
+    again = clone.fit(x, names[targets])
+    np.testing.assert_array_equal(again.predict_proba(test_images.numpy()), probabilities)
+
+
+def test_the_sklearn_estimator_refuses_wrong_arrays():
+    pytest.importorskip("sklearn")
+    from sla.adapters.sklearn import SLAClassifier
+
+    with pytest.raises(sla.InputError, match="not fitted"):
+        SLAClassifier().predict(np.zeros((2, 8, 8)))
+    with pytest.raises(sla.InputError, match="images must be"):
+        SLAClassifier().fit(np.zeros((4, 9)), [0, 1, 0, 1])
+    with pytest.raises(sla.InputError, match="4 images but labels"):
+        SLAClassifier().fit(np.zeros((4, 8, 8)), [0, 1])
+    with pytest.raises(sla.InputError, match="at least two classes"):
+        SLAClassifier().fit(np.zeros((4, 8, 8)), [1, 1, 1, 1])
