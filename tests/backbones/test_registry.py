@@ -1,0 +1,102 @@
+"""What every backbone promises, and what the registry says when it is asked wrongly."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from sla import backbones
+from sla.backbones import create_backbone, list_backbones, register
+from sla.errors import InputError
+
+OURS = [
+    "convnet4", "efficientnet_lite0", "resnet8", "resnet18", "resnet20", "resnet32", "resnet34",
+    "resnet44", "resnet50", "resnet56", "resnet110",
+]  # fmt: skip
+
+
+def test_list_is_in_a_readers_order_and_complete():
+    listed = list_backbones()
+    assert [name for name in listed if name in OURS] == OURS
+    assert not any(":" in name for name in listed)
+
+
+@pytest.mark.parametrize("name", list_backbones())
+def test_smallest_input_gives_one_vector_an_image(name):
+    backbone = create_backbone(name, in_channels=1).eval()
+    with torch.no_grad():
+        features = backbone(torch.randn(2, 1, 8, 8))
+        maps = backbone.forward_features(torch.randn(2, 1, 8, 8))
+    assert features.shape == (2, backbone.num_features)
+    assert maps.ndim == 4
+    assert maps.shape[:2] == features.shape
+    assert features.isfinite().all()
+    assert features.std() > 0
+
+
+@pytest.mark.parametrize("name", list_backbones())
+def test_every_weight_learns(name):
+    torch.manual_seed(0)
+    backbone = create_backbone(name).train()
+    backbone(torch.randn(4, 3, 16, 16)).square().sum().backward()
+    for key, parameter in backbone.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        if key.endswith("weight"):
+            assert parameter.grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize("name", ["convnet4", "efficientnet_lite0", "resnet8", "resnet18"])
+@pytest.mark.parametrize("size", [(37, 37), (33, 50)])
+def test_features_are_the_mean_of_the_map_and_alone_in_evaluation(name, size):
+    torch.manual_seed(0)
+    backbone = create_backbone(name)
+    images = torch.randn(4, 3, *size)
+    together = backbone.train()(images)
+    assert not torch.allclose(together[:2], backbone(images[:2]), atol=1e-3)  # batch norm saw other images
+    backbone.eval()
+    with torch.no_grad():
+        maps, features = backbone.forward_features(images), backbone(images)
+        alone = torch.cat([backbone(image[None]) for image in images])
+    by_hand = torch.stack([image.flatten(1).double().mean(1) for image in maps])
+    torch.testing.assert_close(features.double(), by_hand, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(alone, features, rtol=1e-4, atol=1e-5)
+
+
+def test_unknown_names_and_options_say_what_is_meant():
+    with pytest.raises(InputError, match=r"'resnt32', did you mean 'resnet32'\?"):
+        create_backbone("resnt32")
+    with pytest.raises(InputError, match=r"'resnet18' has no option 'steam', did you mean 'stem'\?"):
+        create_backbone("resnet18", steam="small")
+    with pytest.raises(InputError, match="'resnet32' has no option 'stem'; one of: in_channels"):
+        create_backbone("resnet32", stem="small")
+    with pytest.raises(InputError, match=r"no stem is called 'smal', did you mean 'small'\?"):
+        create_backbone("resnet18", stem="smal")
+    with pytest.raises(InputError, match="no backbone is called 'tim:resnet18'"):
+        create_backbone("tim:resnet18")
+
+
+@pytest.mark.parametrize("channels", [0, -1, 1.0, "3", None])
+def test_channels_must_be_a_whole_number(channels):
+    with pytest.raises(InputError, match="in_channels"):
+        create_backbone("resnet8", in_channels=channels)
+
+
+def test_a_family_of_ones_own(monkeypatch):
+    monkeypatch.setattr(backbones, "_FACTORIES", dict(backbones._FACTORIES))
+
+    @register("twice", "mine:")
+    def pixels(name: str, *, in_channels: int = 3, scale: float = 1.0) -> torch.nn.Module:
+        return torch.nn.Flatten() if name == "twice" else torch.nn.Linear(in_channels, len(name))
+
+    assert "twice" in list_backbones()
+    assert isinstance(create_backbone("twice", scale=2.0), torch.nn.Flatten)
+    assert create_backbone("mine:12", in_channels=5).weight.shape == (7, 5)
+    with pytest.raises(InputError, match="'resnet8' is registered twice"):
+        register("resnet8")(pixels)
+
+
+def test_import_is_light():
+    code = "import sys, sla.backbones; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
