@@ -1,0 +1,75 @@
+"""Label-keeping augmentation as text: `crop(4), flip` or `resized(0.35), flip, jitter(0.4)`."""
+
+import re
+from collections.abc import Callable
+
+from sla.data.augment import (
+    CenterCrop,
+    ColorJitter,
+    Flip,
+    Normalize,
+    Op,
+    Pipeline,
+    RandomCrop,
+    RandomResizedCrop,
+)
+from sla.errors import InputError, nearest
+
+KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most numbers each takes; the first is always the size
+    "crop": (1, lambda size, padding=4: RandomCrop(size, int(padding))),
+    "resized": (2, lambda size, low=0.08, high=1.0: RandomResizedCrop(size, (low, high))),
+    "flip": (1, lambda size, probability=0.5: Flip(probability)),
+    "jitter": (
+        4,
+        lambda size, *strengths: ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3)),
+    ),
+}
+
+
+def train_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
+    """What a training batch goes through: the ops of the text in their fixed order, then normalisation.
+
+    `crop(padding)`, `resized(smallest share of the area, largest)`, `flip(probability)` and
+    `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; `none` is nothing.
+    """
+    ops: list[Op] = [Normalize(mean, std)]
+    for name, numbers in _calls(text):
+        ops.append(KNOWN[name][1](size, *numbers))
+    return Pipeline(tuple(ops))
+
+
+def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
+    """What a test image goes through: the centre where training saw boxes of the picture, else all of it."""
+    crops: tuple[Op, ...] = (CenterCrop(size),) if any(name == "resized" for name, _ in _calls(text)) else ()
+    return Pipeline((*crops, Normalize(mean, std)))
+
+
+def check_augment(text: str) -> None:
+    """Refuse a text that is no augmentation."""
+    train_pipeline(text, 8, (0.0,), (1.0,))
+
+
+def _calls(text: str) -> list[tuple[str, list[float]]]:
+    """`a, b(1, 2)` -> [("a", []), ("b", [1, 2])]; each name once."""
+    found: list[tuple[str, list[float]]] = []
+    parts = re.findall(r"[^,()]+(?:\([^()]*\))?|[()]", text)
+    for part in (part.strip() for part in parts):
+        call = re.fullmatch(r"(\w+)\s*(?:\(([^()]*)\))?", part)
+        if call is None or call[1] not in (*KNOWN, "none"):
+            name = call[1] if call else part
+            raise InputError(f"unknown augmentation {name!r} in {text!r}{nearest(name, (*KNOWN, 'none'))}")
+        name = call[1]
+        try:
+            numbers = [float(number) for number in (call[2] or "").split(",") if number.strip()]
+        except ValueError:
+            raise InputError(f"augmentation {part!r} in {text!r}: only numbers go between brackets") from None
+        if name == "none":
+            continue
+        if any(name == other for other, _ in found):
+            raise InputError(f"augmentation {name!r} is named twice in {text!r}")
+        if len(numbers) > KNOWN[name][0] or (name == "jitter" and not numbers):
+            raise InputError(
+                f"augmentation {part!r} in {text!r}: {name} takes up to {KNOWN[name][0]} numbers"
+            )
+        found.append((name, numbers))
+    return found

@@ -1,0 +1,162 @@
+"""Pickles of arrays read without running them: stand-ins take the place of every name a pickle asks for."""
+
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sla.errors import InputError
+
+MAX_BYTES = 8 << 30  # the largest pickle of the known datasets is under 1 GB
+PLAIN_DTYPE = re.compile(r"[|<>=]?(?:[biuf][1248]|\?|[SU]\d{1,4})")
+
+
+def load_pickle(path: str | Path) -> Any:
+    """What a pickle holds: dicts, lists, text, numbers and numpy arrays; dict keys in bytes become text.
+
+    Every other name in the file is refused, and nothing in it is called: arrays are put together here
+    from their bytes, so even a damaged array state never reaches numpy's own unpickling.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path}: a pickle of more than {MAX_BYTES >> 30} GiB is not read")
+    try:
+        with path.open("rb") as file:
+            return _settle(_Reader(file, path).load(), {})
+    except InputError:
+        raise
+    except (MemoryError, RecursionError):
+        raise InputError(f"{path}: claims more than memory holds; not a dataset's pickle") from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path}: a damaged pickle, or none ({reason})") from None
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: Any, path: Path) -> None:
+        super().__init__(file, encoding="bytes")  # pickles of Python 2: their text is bytes
+        self.path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        maker = MAKERS.get(f"{module}.{name}")
+        if maker is None:
+            raise InputError(
+                f"{self.path}: the pickle asks for {f'{module}.{name}'!r}, refused and not run; "
+                "only arrays, numbers, text, lists and dicts are read"
+            )
+        return partial(maker)  # a fresh one each time: a pickle that alters it alters nothing of ours
+
+
+@dataclass(slots=True)
+class _Dtype:
+    """What a pickle says of a dtype: its code, and the byte order that follows in its state."""
+
+    code: str
+    order: str = ""
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = _text(state[1]).replace("|", "")
+
+    def resolved(self) -> np.dtype:
+        code = self.order + self.code.lstrip("|<>=") if self.order else self.code
+        if not PLAIN_DTYPE.fullmatch(code):
+            raise ValueError(f"an array of type {code!r}")
+        return np.dtype(code)
+
+
+@dataclass(slots=True)
+class _Array:
+    """What a pickle says of an array."""
+
+    shape: tuple[int, ...] = (0,)
+    dtype: Any = None
+    order: str = "C"
+    data: Any = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, self.shape, self.dtype, fortran, self.data = state
+        self.order = "F" if fortran else "C"
+
+    def built(self) -> np.ndarray:
+        if not isinstance(self.dtype, _Dtype):
+            raise ValueError("an array without a type")
+        data = self.data.encode("latin1") if isinstance(self.data, str) else self.data
+        flat = np.frombuffer(data, self.dtype.resolved())
+        return flat.reshape(self.shape, order="F" if self.order == "F" else "C")
+
+
+def _dtype(code: Any, *_flags: Any) -> _Dtype:
+    return _Dtype(_text(code))
+
+
+def _empty_array(*_arguments: Any) -> _Array:
+    return _Array()
+
+
+def _array_from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+    return _Array(shape, dtype, order, data)
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    return _Array((1,), dtype, "C", data).built()[0].item()
+
+
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    return text.encode("latin1" if _text(encoding) == "latin1" else "ascii")
+
+
+def _no_use(*_arguments: Any) -> None:
+    raise ValueError("an array made in an unknown way")
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "multiarray._reconstruct": _empty_array,
+    "multiarray.scalar": _scalar,
+    "numeric._frombuffer": _array_from_buffer,
+}
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "numpy.dtype": _dtype,
+    "numpy.ndarray": _no_use,  # named as an argument of _reconstruct, never called
+    "_codecs.encode": _encode,
+}
+MAKERS = _PLAIN | {
+    f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()
+}
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+def _settle(value: Any, seen: dict[int, Any]) -> Any:
+    """The value with arrays built and keys as text; each object once, however often it is referred to."""
+    if id(value) in seen:
+        return seen[id(value)][1]
+    if isinstance(value, _Array):
+        settled: Any = value.built()
+    elif isinstance(value, dict):
+        settled = {}
+        seen[id(value)] = value, settled
+        for key, item in value.items():
+            settled[_text(key) if isinstance(key, bytes) else key] = _settle(item, seen)
+        return settled
+    elif isinstance(value, list):
+        settled = []
+        seen[id(value)] = value, settled
+        settled.extend(_settle(item, seen) for item in value)
+        return settled
+    elif isinstance(value, tuple):
+        settled = tuple(_settle(item, seen) for item in value)
+    elif value is None or isinstance(value, (bool, int, float, str, bytes, bytearray)):
+        return value
+    else:
+        raise ValueError(f"it holds a {type(value).__name__}")
+    seen[id(value)] = value, settled  # the value is kept too: its id must stay its own
+    return settled
