@@ -1,16 +1,17 @@
+import os
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("sla", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("sla")
 
+# Small tensors: threads cost more than they bring, and one thread sums in one order. Children inherit it.
+os.environ["OMP_NUM_THREADS"] = "1"
 
-@pytest.fixture(autouse=True)
+
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """Two cores, small tensors: threads cost more than they bring, and one thread is reproducible."""
     import torch
 
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -51,6 +51,7 @@ class Classifier(nn.Module):
         self.method, self.check_input = method, check_input
         self.spec: dict[str, Any] = {}  # how to build the backbone again, where it has a name
         self.class_names: list[str] | None = None
+        self.about: dict[str, Any] = {}  # what a file it came from says besides
         self.heads = method.build_heads(width, num_classes)
         # A criterion with tensors of its own (class weights) moves with the model.
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
@@ -101,6 +102,21 @@ class Classifier(nn.Module):
         if how != "aggregated":
             return self.method.classify(self.heads, self.features(input), how)
         return self.method.aggregate(self.heads, self.features(self.method.expand(input)), mean)
+
+    def logits_by_kind(self, input: Tensor) -> dict[str, Tensor]:
+        """Class logits (B, N) of every kind of inference the method offers, from one look at each view."""
+        kinds, num_views = self.method.kinds, len(self.method.views)
+        if "aggregated" not in kinds:
+            features = self.features(input)
+            return {how: self.method.classify(self.heads, features, how) for how in kinds}
+        features = self.features(self.method.expand(input))
+        plain = features[: input.shape[0] * num_views : num_views]
+        return {
+            how: self.method.aggregate(self.heads, features, "logits")
+            if how == "aggregated"
+            else self.method.classify(self.heads, plain, how)
+            for how in kinds
+        }
 
     @torch.inference_mode()
     def predict(self, input: Tensor, how: str | None = None, mean: str = "logits") -> Prediction:

@@ -1,15 +1,16 @@
 """Where backbones and methods meet: `create` a classifier by name, `save` it, `load` it again."""
 
 import json
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
+from sla.disk import replacing
 from sla.errors import InputError
 from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
 from sla.views import parse_views
@@ -74,46 +75,58 @@ def restore_method(described: dict[str, Any]) -> Method:
     return kinds[described["name"]](**arguments)
 
 
-def save(model: Classifier, path: str | Path) -> None:
-    """Write a classifier made by `create` to one safetensors file: weights, and how to build it again."""
-    from safetensors.torch import save_file
+def save(model: Classifier, path: str | Path, **about: Any) -> None:
+    """Write a classifier made by `create` to one safetensors file: weights, and how to build it again.
+
+    `about` is kept with them, as JSON: preprocessing, where it comes from, ...
+    """
+    from safetensors.torch import save
 
     if not model.spec:
         raise InputError("only a classifier made by create() with a named backbone can be saved whole")
-    about = {
+    described = {
         "format": FORMAT,
         **model.spec,
         "num_classes": model.num_classes,
         "method": describe_method(model.method),
         "classes": model.class_names,
+        "about": about,
     }
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(
-            {k: v.contiguous() for k, v in model.state_dict().items()}, temporary, {"sla": json.dumps(about)}
-        )
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    with replacing(Path(path)) as file:
+        file.write(save(tensors, {"sla": json.dumps(described)}))
 
 
-def load(path: str | Path, device: str = "cpu") -> Classifier:
-    """The classifier that `save` wrote, in eval mode. Nothing in the file can run code."""
+def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
+    """The classifier that `save` wrote, in eval mode; `model.about` is what was kept with it.
+
+    Nothing in the file can run code.
+    """
+    described, weights = read_saved(path)
+    model = create(
+        described["backbone"],
+        described["num_classes"],
+        restore_method(described["method"]),
+        **described["options"],
+    )
+    model.load_state_dict(weights)
+    model.class_names, model.about = described["classes"], described["about"]
+    return model.to(device).eval()
+
+
+def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `save` wrote: the description and the weights."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
         raise InputError(f"{path}: no such file")
     try:
-        with safe_open(path, framework="pt", device=device) as file:
-            metadata, weights = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        about = json.loads(metadata["sla"])
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        described = json.loads(metadata["sla"])
     except (SafetensorError, KeyError, json.JSONDecodeError):
         raise InputError(f"{path}: not a classifier that sla.save() wrote") from None
-    if about.get("format") != FORMAT:
-        raise InputError(f"{path}: written in format {about.get('format')}, this version reads {FORMAT}")
-    method = restore_method(about["method"])
-    model = create(about["backbone"], about["num_classes"], method, **about["options"])
-    model.load_state_dict(weights)
-    model.class_names = about["classes"]
-    return model.to(device).eval()
+    if described.get("format") != FORMAT:
+        raise InputError(f"{path}: written in format {described.get('format')}, this version reads {FORMAT}")
+    return described, weights

@@ -26,6 +26,11 @@ class Method:
     criterion: Criterion
     kinds: tuple[str, ...] = ("single",)  # of inference
 
+    @property
+    def headline(self) -> str:
+        """The kind of inference the method is judged by."""
+        return "single"
+
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """New heads for features of this width."""
         raise InputError(f"{type(self).__name__} does not say which heads it needs")
@@ -151,6 +156,11 @@ class SLA(Method):
         """Single and aggregated; distilled when it was trained for."""
         return ("single", "aggregated", "distilled") if self.distill else ("single", "aggregated")
 
+    @property
+    def headline(self) -> str:
+        """What SLA is for: aggregated, or distilled where there is a student."""
+        return self.kinds[-1]
+
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """The joint head, and the student's plain head when distilling."""
         heads = nn.ModuleDict({"joint": JointHead(in_features, num_classes, len(self.views), self.head)})
@@ -203,6 +213,11 @@ class Several(Method):
         self.views, self.criterion = methods[0].views, methods[0].criterion
         others = [method.kinds for method in methods[1:]]
         self.kinds = tuple(kind for kind in methods[0].kinds if all(kind in other for other in others))
+
+    @property
+    def headline(self) -> str:
+        """The first method's, where all have it."""
+        return self.methods[0].headline if self.methods[0].headline in self.kinds else "single"
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """The heads of each method under its number."""

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import data, demo
+from sla.cli import data, demo, evaluate, predict, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -18,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
 app.command()(demo.demo)
 
 
@@ -44,9 +47,10 @@ def main(args: list[str] | None = None) -> None:
     except SLAError as error:
         typer.secho(f"sla: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.secho("sla: stopped", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:  # what typer makes of Ctrl-C
+            typer.secho("sla: stopped", err=True)
+        raise
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

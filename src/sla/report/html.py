@@ -1,9 +1,10 @@
 """The frame of a page and its tables. Whatever a caller passes as text is shown as text."""
 
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+
+from sla.disk import replacing
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6570; --paper: #ffffff; --line: #d9dee3;
@@ -37,7 +38,8 @@ tbody th { font-weight: 400; }
 .tick { fill: var(--soft); font-size: .8rem; text-anchor: middle; }
 .sheet { border-collapse: separate; border-spacing: .3rem; width: auto; }
 .sheet td, .sheet th { border: 0; padding: .1rem; text-align: center; }
-.sheet img { display: block; width: clamp(3rem, 16vw, 6rem); image-rendering: pixelated; border-radius: 4px; }
+.sheet img { display: block; margin: 0 auto; width: clamp(3rem, 16vw, 6rem); image-rendering: pixelated;
+  border-radius: 4px; }
 .sheet .caption { font-size: .8rem; color: var(--soft); }
 @media (max-width: 40rem) { .strip { grid-template-columns: 1fr; } .strip .name { padding-top: .6rem; } }
 """
@@ -85,9 +87,5 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) ->
 
 def write(path: Path, text: str) -> None:
     """Write a page whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -1,0 +1,98 @@
+"""What commands show while they work: a live line on a terminal, plain lines elsewhere."""
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class TrainingDisplay:
+    """Steps, rate, time left, loss, learning rate, and the newest accuracies by their names."""
+
+    def __init__(self, live: bool) -> None:
+        self.leads = int(os.environ.get("RANK", "0")) == 0
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=self.console,
+            disable=not (live and self.leads),
+        )
+        self.live, self.told = live, 0.0
+        self.task: TaskID | None = None
+        self.start: tuple[float, int] | None = None
+        self.numbers: dict[str, float] = {}
+
+    def __enter__(self) -> "TrainingDisplay":
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.console.print(f"  {line}", markup=False)
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """How far the reading of images is."""
+        if self.live:
+            task = next((t.id for t in self.progress.tasks if t.description == what), None)
+            if task is None:
+                task = self.progress.add_task(what, total=total, rate="", numbers="")
+            self.progress.update(task, completed=done, total=total, visible=done < total)
+
+    def watch(self, done: int, total: int, row: dict[str, float]) -> None:
+        """How far the training is, and its newest numbers."""
+        now = time.monotonic()
+        if self.start is None:
+            self.start = (now, done)
+        self.numbers |= row
+        elapsed = now - self.start[0]
+        rate = (done - self.start[1]) / elapsed if elapsed > 0 else 0.0
+        if self.live:
+            if self.task is None:
+                self.task = self.progress.add_task("training", total=total, rate="", numbers="")
+            shown = f"{rate:.1f} steps/s"
+            self.progress.update(self.task, completed=done, rate=shown, numbers=describe(self.numbers))
+        elif any(name.startswith("val_") for name in row) or now - self.told > PLAIN_SECONDS or done == total:
+            self.told = now
+            left = (total - done) / rate if rate else 0.0
+            text = f"step {done}/{total}  {rate:.1f} steps/s  {left:.0f} s left  {describe(self.numbers)}"
+            self.console.print(text, markup=False)
+
+
+def describe(numbers: dict[str, float]) -> str:
+    """`loss 1.23  rate 0.1  single 71.0  aggregated 75.0`."""
+    parts = []
+    if "loss" in numbers:
+        parts.append(
+            f"loss {numbers['loss']:.3f}  lr {numbers['learning_rate']:.3g}  train {numbers['train']:.1f}"
+        )
+    parts += [f"{n.removeprefix('val_')} {v:.1f}" for n, v in numbers.items() if n.startswith("val_")]
+    return "  ".join(parts)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table: the first column to the left, the others to the right; file and class names are plain text."""
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console(highlight=False).print(table)

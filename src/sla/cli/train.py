@@ -1,0 +1,91 @@
+"""`sla train`: a folder of images in, a better classifier out."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+METHODS = "baseline, da, mt, sla, sla+sd"
+Option = typer.Option
+
+
+def train(
+    data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
+    out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
+    method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
+    views: Annotated[str | None, Option(help="What the label also says: rot4, rgb3, rot4*rgb3, ...")] = None,
+    backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
+    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
+    augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'resized(0.35), flip'.")] = None,
+    epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
+    iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
+    minutes: Annotated[float | None, Option(help="How long; the rate is measured once.")] = None,
+    seed: Annotated[int | None, Option(help="Everything random follows from it.")] = None,
+    compare: Annotated[str | None, Option(help=f"Train another method beside it: {METHODS}.")] = None,
+    config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
+    assign: Annotated[list[str] | None, Option("--set", help="Any key, as in run.batch_size=64.")] = None,
+    on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
+    from sla.errors import InputError
+    from sla.training.config import make_config, parse_assignment, read_config, with_values
+
+    given: dict[str, Any] = {
+        "data.source": data,
+        "method.name": method,
+        "method.views": views,
+        "model.backbone": backbone,
+        "model.weights": weights,
+        "augment": augment,
+        "run.epochs": epochs,
+        "run.iterations": iterations,
+        "run.minutes": minutes,
+        "run.seed": seed,
+        "data.on_bad_image": on_bad_image,
+    }
+    named = {key: value for key, value in given.items() if value is not None}
+    named |= dict(parse_assignment(text) for text in assign or [])
+    tree = with_values(read_config(config) if config else {}, named)
+    if resume and out is None:
+        raise InputError("--resume needs the run's folder: --out runs/NAME")
+    settled = make_config(tree, str(config) if config else "configuration")
+    if out is None:
+        name = Path(settled.data.source).expanduser().absolute().stem or "run"
+        out = Path("runs") / name
+    runs = [(settled, out)]
+    if compare is not None:
+        other = make_config(with_values(tree, {"method.name": compare}))
+        runs.append((other, out.with_name(f"{out.name}-{compare.replace('+', '-')}")))
+    finished = [_train_one(one, folder, resume) for one, folder in runs]
+    if finished[0] is not None:
+        _print_results(runs, finished)
+
+
+def _train_one(config: Any, out: Path, resume: bool) -> dict[str, Any] | None:
+    from sla.cli.display import TrainingDisplay
+    from sla.training.session import train as run_session
+
+    with TrainingDisplay(sys.stdout.isatty()) as display:
+        run = run_session(
+            config, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
+        )
+    return run.result if display.leads else None
+
+
+def _print_results(runs: list[tuple[Any, Path]], results: list[dict[str, Any] | None]) -> None:
+    from sla.cli.display import print_table
+
+    rows = []
+    for (config, out), result in zip(runs, results, strict=True):
+        assert result is not None
+        for which, found in result["accuracies"].items():
+            for split in ("test", "val"):
+                for how, scores in found.get(split, {}).items():
+                    mark = " *" if how == result["headline"] and which == "last" else ""
+                    label = f"{config.method.name}, {which}, {split}"
+                    rows.append((label, how + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
+        print(f"run: {out}")
+    print_table(("", "inference", "accuracy %", "ECE %"), rows)
+    print("* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing.")

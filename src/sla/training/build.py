@@ -1,0 +1,155 @@
+"""From a resolved configuration to the objects of a run: model, optimiser, pipelines."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sla.classifier import Classifier
+from sla.criteria import CrossEntropy
+from sla.data.augment import Pipeline
+from sla.data.draws import Draws
+from sla.data.recipe import eval_pipeline, train_pipeline
+from sla.errors import InputError
+from sla.factory import create, read_saved
+from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
+from sla.training.checkpoint import WEIGHTS, find_checkpoint
+from sla.training.config import Config
+from sla.views import parse_views
+
+
+def build_method(config: Config) -> Method:
+    """The method with its views and its criterion."""
+    part, views = config.method, parse_views(config.method.views)
+    criterion = CrossEntropy(label_smoothing=part.label_smoothing)
+    if part.name == "baseline":
+        return Baseline(criterion, part.head)
+    if part.name == "da":
+        return DataAugmentation(views, criterion, part.head)
+    if part.name == "mt":
+        return MultiTask(views, criterion, part.head)
+    return SLA(
+        views,
+        distill=part.name == "sla+sd",
+        beta=part.beta,
+        temperature=part.temperature,
+        view_reduction=part.view_reduction,
+        criterion=criterion,
+        head=part.head,
+    )
+
+
+def build_model(config: Config, classes: tuple[str, ...]) -> Classifier:
+    """A new classifier, its random weights from the seed, its first weights where they are asked for."""
+    assert config.model.backbone is not None
+    options: dict[str, Any] = dict(config.model.options)
+    weights = config.model.weights or "none"
+    if weights == "pretrained":
+        options["pretrained"] = True
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        model = create(config.model.backbone, len(classes), build_method(config), **options)
+    model.class_names = list(classes)
+    if weights not in ("none", "pretrained"):
+        load_backbone(model, weights)
+    return model
+
+
+def load_backbone(model: Classifier, source: str) -> None:
+    """Take the backbone's weights from a run's folder, a saved classifier, or a file of bare weights."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = find_checkpoint(path / "checkpoint", "last")
+        if found is None:
+            raise InputError(f"{source}: no run with a checkpoint")
+        path = found / WEIGHTS
+    if not path.exists():
+        raise InputError(f"{source}: no such file or run; model.weights is none, pretrained, a file or a run")
+    given = _read_weights(path)
+    if any(name.startswith("backbone.") for name in given):
+        given = {n.removeprefix("backbone."): v for n, v in given.items() if n.startswith("backbone.")}
+    own = model.backbone.state_dict()
+    fits = [name for name, value in own.items() if name in given and given[name].shape == value.shape]
+    if len(fits) < len(own):
+        missing = [name for name in own if name not in given]
+        other = [name for name in own if name in given and given[name].shape != own[name].shape]
+        raise InputError(
+            f"{source}: weights of another architecture: {len(fits)} of {len(own)} tensors fit; "
+            f"{len(missing)} are missing{_some(missing)}, {len(other)} have another shape{_some(other)}"
+        )
+    model.backbone.load_state_dict({name: given[name] for name in own})
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return read_saved(path)[1]
+        except InputError:
+            try:
+                return load_file(path)
+            except (SafetensorError, OSError):
+                raise InputError(f"{path}: not a safetensors file") from None
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # the unpickler's errors are of many kinds; nothing in the file has run
+        raise InputError(
+            f"{path}: not a file of weights (safetensors, or torch.save of a state dict)"
+        ) from None
+    found = found.get("state_dict", found) if isinstance(found, dict) else found
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+        raise InputError(f"{path}: holds no state dict")
+    return found
+
+
+def _some(names: list[str]) -> str:
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+
+
+def build_optimizer(config: Config, model: Classifier) -> torch.optim.Optimizer:
+    """SGD or AdamW with groups for backbone and heads, with and without weight decay."""
+    part = config.optimizer
+    assert part.learning_rate is not None
+    assert part.weight_decay is not None
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        # Biases and the weights of norm layers have one dimension.
+        decays = part.decay_norms or parameter.ndim > 1
+        groups.setdefault((name.startswith("backbone."), decays), []).append(parameter)
+    factor = part.backbone_factor or 1.0
+    described = [
+        {
+            "params": parameters,
+            "lr": part.learning_rate * (factor if in_backbone else 1.0),
+            "base_lr": part.learning_rate * (factor if in_backbone else 1.0),
+            "weight_decay": part.weight_decay if decays else 0.0,
+        }
+        for (in_backbone, decays), parameters in groups.items()
+    ]
+    if part.name == "adamw":
+        return torch.optim.AdamW(described)
+    nesterov = part.nesterov and part.momentum > 0
+    return torch.optim.SGD(described, momentum=part.momentum, nesterov=nesterov)
+
+
+def build_pipelines(config: Config) -> tuple[Pipeline, Pipeline]:
+    """What training images and test images go through."""
+    text, size = config.augment or "none", config.model.resolution
+    mean, std = config.model.mean, config.model.std
+    assert size is not None
+    assert mean is not None
+    assert std is not None
+    return train_pipeline(text, size, mean, std), eval_pipeline(text, size, mean, std)
+
+
+def choose_views(draws: Draws, num_views: int, count: int, plain_first: bool) -> Tensor | None:
+    """`count` different views for each image, (b, count), or None for all; the plain one first on request."""
+    if count >= num_views:
+        return None
+    uniform = draws.uniform("views", num_views)
+    if plain_first:
+        uniform[:, 0] = -1.0
+    return uniform.argsort(1)[:, :count]

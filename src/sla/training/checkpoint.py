@@ -1,0 +1,119 @@
+"""Checkpoints: a folder that appears whole or not at all, with weights to use and the state to go on from.
+
+`checkpoint/last-00001234/weights.safetensors` is a classifier for `sla.load`; `state.safetensors` beside it
+has what a resumed run needs besides: optimiser, moving average, sums since the last row. Neither can run
+code. The random state needs no keeping: every draw follows from seed and step.
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sla.disk import to_disk
+from sla.errors import InputError
+
+WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
+
+
+@dataclass
+class Position:
+    """Where a run stands, apart from its tensors."""
+
+    step: int = 0  # steps done
+    seconds: float = 0.0  # of training, over all sittings
+    best_step: int = -1
+    best_accuracy: float = -1.0
+    best_val: dict[str, float] = field(default_factory=dict)
+
+
+def save_checkpoint(
+    folder: Path, kind: str, position: Position, write_weights: Any, tensors: dict[str, Tensor]
+) -> Path:
+    """Write `<kind>-<step>` below the folder, then remove older ones of its kind.
+
+    `write_weights(path)` writes the classifier; `tensors` are the state beside it.
+    """
+    target = folder / f"{kind}-{position.step:08d}"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{target.name}.{secrets.token_hex(6)}"
+        try:
+            temporary.mkdir()
+            write_weights(temporary / WEIGHTS)
+            contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
+            save_file(contiguous, temporary / STATE, {"position": json.dumps(asdict(position))})
+            with open(temporary / STATE, "rb+") as file:
+                to_disk(file)
+            _folder_to_disk(temporary)
+            os.replace(temporary, target)
+            _folder_to_disk(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    for other in _all(folder, kind):
+        if other != target:
+            shutil.rmtree(other, ignore_errors=True)
+    return target
+
+
+def find_checkpoint(folder: Path, kind: str) -> Path | None:
+    """The newest checkpoint of a kind; one that is there is whole."""
+    found = _all(folder, kind)
+    return found[-1] if found else None
+
+
+def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
+    """The position and the tensors that `save_checkpoint` got."""
+    path = checkpoint / STATE
+    try:
+        with safe_open(path, framework="pt") as file:
+            position = Position(**json.loads(file.metadata()["position"]))
+            return position, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        raise InputError(f"{path}: not the state of a run") from None
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors; groups and rates follow from the configuration."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{number}.{key}": torch.as_tensor(value)
+        for number, values in state.items()
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Give an optimiser back what `optimizer_tensors` took."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if found := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
+            state.setdefault(int(found[1]), {})[found[2]] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _all(folder: Path, kind: str) -> list[Path]:
+    return sorted(path for path in folder.glob(f"{kind}-*") if path.is_dir()) if folder.is_dir() else []
+
+
+def _folder_to_disk(folder: Path) -> None:
+    """Make the names in a folder last; not every platform opens folders, and then there is nothing to do."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,182 @@
+"""The configuration of a run: one validated tree. What is None is chosen by `plan` and written back."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sla.errors import InputError, nearest
+
+
+class Part(BaseModel):
+    """A branch of the tree: unknown keys are refused, values do not change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(Part):
+    """Where the images come from and which of them are trained on."""
+
+    source: str = Field("", description="a folder, a CSV, or a known dataset's name")
+    root: str | None = Field(None, description="where known datasets lie, instead of the cache folder")
+    stored_size: int | None = Field(None, ge=1, description="pictures are kept at this size before crops")
+    hold_out: float = Field(0.1, ge=0, lt=1, description="share of train held out, unless there is a val")
+    hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
+    per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
+    on_bad_image: Literal["refuse", "skip"] = "refuse"
+    cache: bool = Field(False, description="keep resized pictures on disk when they do not fit in memory")
+    workers: int | None = Field(None, ge=0, description="processes that decode pictures")
+    sampling: Literal["epochs", "random"] = "epochs"
+
+
+class ModelConfig(Part):
+    """The backbone, its first weights, and what it sees."""
+
+    backbone: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict, description="for the backbone")
+    weights: str | None = Field(None, description="none, pretrained, a file, or a run's folder")
+    resolution: int | None = Field(None, ge=1, description="pixels a side of what the backbone sees")
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+class MethodConfig(Part):
+    """What is learnt: the paper's methods by their names in its tables."""
+
+    name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = "sla+sd"
+    views: str = "rot4"
+    views_per_step: int | None = Field(None, ge=1, description="of each image in a step; all M at most")
+    beta: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, gt=0)
+    view_reduction: Literal["mean", "sum"] = "mean"
+    head: Literal["linear", "cosine"] = "linear"
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+
+
+class OptimizerConfig(Part):
+    """How it is learnt. Every schedule is stepped per iteration."""
+
+    name: Literal["sgd", "adamw"] | None = None
+    learning_rate: float | None = Field(None, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = True
+    weight_decay: float | None = Field(None, ge=0)
+    decay_norms: bool = Field(True, description="weight decay on biases and norm layers too")
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "cosine"
+    milestones: tuple[float, ...] = Field((0.5, 0.75), description="shares of the run, for multistep")
+    gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of the run in which the rate rises from 0")
+    backbone_factor: float | None = Field(None, gt=0, description="of the learning rate, for the backbone")
+    frozen: float = Field(0.0, ge=0, lt=1, description="share of the run in which only heads learn")
+    clip: float | None = Field(None, gt=0, description="the largest norm of the gradient")
+    accumulate: int = Field(1, ge=1, description="parts in which a batch goes through the model")
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")
+
+
+class RunConfig(Part):
+    """How long, on what, and what is written."""
+
+    seed: int = Field(0, ge=0)
+    batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
+    iterations: int | None = Field(None, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    minutes: float | None = Field(None, gt=0, description="the rate is measured once, then iterations fixed")
+    device: str | None = Field(None, description="cpu, cuda, mps, ...")
+    precision: Literal["float32", "bfloat16", "float16"] | None = None
+    channels_last: bool = True
+    compile: bool | None = Field(None, description="by default where it pays for itself")
+    evaluations: int | None = Field(
+        None, ge=1, description="of the held-out images; 20, once an epoch at most"
+    )
+    checkpoint_every: int | None = Field(None, ge=1, description="iterations; by default about a minute")
+    snapshots: int = Field(0, ge=0, description="weights kept at this many evenly spaced iterations")
+    tensorboard: bool = False
+
+
+class Config(Part):
+    """The whole tree."""
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    augment: str | None = Field(None, description="label-keeping augmentation, as in 'crop(4), flip'")
+    optimizer: OptimizerConfig = OptimizerConfig()
+    run: RunConfig = RunConfig()
+
+
+def make_config(tree: dict[str, Any], where: str = "configuration") -> Config:
+    """Validate a tree of plain values; a wrong key or value is named, with the nearest valid key."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, keys())}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
+
+
+def keys(part: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+    """Every key of the tree, as `--set` takes them: run.seed, method.views, ..."""
+    found = []
+    for name, field in part.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += keys(field.annotation, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found
+
+
+def with_values(tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
+    """The tree with dotted keys set; parts that were not there are made."""
+    result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    for dotted, value in assignments.items():
+        if dotted not in keys():
+            raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys())}")
+        part, _, name = dotted.rpartition(".")
+        (result.setdefault(part, {}) if part else result)[name] = value
+    return result
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`run.seed=3` -> ("run.seed", 3); the value is read as YAML."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set takes key=value, not {text!r}")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"--set {key}: {value!r} is not a value") from None
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The tree in a YAML file, not yet validated."""
+    try:
+        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path}: not a configuration: {reason}") from None
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: not a configuration: it must be a tree of keys")
+    return tree
+
+
+def write_config(config: Config) -> str:
+    """The configuration as YAML; `read_config` and `make_config` give it back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differing_keys(a: Config, b: Config) -> list[str]:
+    """`run.seed: 0 is not 1`, for every key in which the two differ."""
+
+    def value(config: Config, dotted: str) -> Any:
+        for name in dotted.split("."):
+            config = getattr(config, name)
+        return config
+
+    pairs = ((key, value(a, key), value(b, key)) for key in keys())
+    return [f"{key}: {ours!r} is not {theirs!r}" for key, ours, theirs in pairs if ours != theirs]

