@@ -224,7 +224,7 @@ def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked
     ) as error:
         obtain(entry, tmp_path / "cifar10")
     assert "\n" not in str(error.value)
-    assert not (tmp_path / "cifar10").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_archive_of_the_right_checksum_that_reaches_outside(server: Server, tmp_path: Path) -> None:
@@ -257,6 +257,29 @@ def test_gzipped_idx_files_and_plain_files(server: Server, tmp_path: Path) -> No
     assert (tmp_path / "mnist" / "note.txt").read_bytes() == b"hello"
     for name, data in content.items():
         assert (tmp_path / "mnist" / name).read_bytes() == data
+
+
+def test_without_checksums_the_lists_must_agree_with_the_images(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(held, "JPEG")
+    names = ["bar/a.jpg", "bar/b.jpg", "closet/a.jpg"]
+    good = packed({f"Images/{name}": held.getvalue() for name in names})
+    lists = {"TrainImages.txt": b"bar/a.jpg\ncloset/a.jpg\n", "TestImages.txt": b"bar/b.jpg"}
+    page = b"<html>please log in</html>"
+    files = tuple(File(server.url(name)) for name in ("images.tar.gz", *lists))
+    entry = replace(
+        CATALOGUE["mit67"], routes=(Web("web", files),), splits={"train": 2, "test": 1}, num_classes=2
+    )
+    monkeypatch.setitem(CATALOGUE, "mit67", entry)
+    for wrong in ({"images.tar.gz": page}, {"TestImages.txt": page}, {"images.tar.gz": packed({"x": b""})}):
+        server.files = {"images.tar.gz": good, **lists} | wrong
+        with pytest.raises(DownloadError, match="mit67: not to be had: web: "):
+            get("mit67", root=tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [".mit67.lock"]
+    server.files = {"images.tar.gz": good, **lists}
+    assert len(load("mit67", root=tmp_path, download=True).train) == 2
 
 
 def _get_in_process(root: Path, barrier: object, answers: object) -> None:

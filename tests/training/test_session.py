@@ -389,3 +389,39 @@ def test_the_exported_model_answers_as_the_run(finished, tmp_path):
         sla.load(find_checkpoint(finished.folder / "checkpoint", "last") / "weights.safetensors").num_classes
         == 10
     )
+
+
+def test_fit_is_the_same_training_from_python(finished, tmp_path):
+    run = sla.fit("digits", tmp_path / "by_name", config=TINY)
+    assert weights_of(run.folder) == weights_of(finished.folder)
+    splits = load("digits")
+    in_memory = sla.fit(
+        splits, tmp_path / "in_memory", config=TINY, run__iterations=3, method__name="baseline"
+    )
+    assert in_memory.result["accuracies"]["last"]["step"] == 3
+    assert in_memory.model.method.kinds == ("single",)
+    with pytest.raises(InputError, match="did you mean 'run.epochs'"):
+        sla.fit("digits", tmp_path / "x", run__epoch=3)
+
+
+def test_tensorboard_has_the_rows(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    parts = tree(run={"iterations": 4, "evaluations": 1, "tensorboard": True})
+    run = train(make_config(parts), tmp_path / "run")
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
+    assert [event.step for event in events.Scalars("val_aggregated")] == [4]
+
+
+@pytest.mark.slow
+def test_a_compiled_run_learns_the_same(finished, tmp_path):
+    run = train(make_config(tree(run={"compile": True})), tmp_path / "run")
+    a, b = (
+        load_file(find_checkpoint(f / "checkpoint", "last") / "weights.safetensors")
+        for f in (finished.folder, run.folder)
+    )
+    for name, value in a.items():
+        torch.testing.assert_close(b[name], value, rtol=1e-3, atol=1e-3)

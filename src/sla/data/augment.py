@@ -112,7 +112,7 @@ def center_box(aspect: Tensor, share: float) -> Tensor:
 
 
 def tone_(images: Tensor, scale: Tensor, grey: Tensor, mean: Tensor) -> Tensor:
-    """scale * x + grey * luma(x) + mean * (mean of luma(x)), kept in [0, 1]; float images, parameters (B,); in place.
+    """scale * x + grey * luma(x) + mean * (mean of luma(x)), in [0, 1]; parameters (B,); in place.
 
     Of a factor f, brightness is (f, 0, 0), contrast (f, 0, 1 - f) and saturation (f, 1 - f, 0): three
     adjustments in one pass, so that images of a batch may differ in which they get.

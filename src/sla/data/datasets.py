@@ -14,7 +14,7 @@ import torch
 
 from sla.data.cache import cache_dir
 from sla.data.download import Progress, obtain
-from sla.data.entry import Entry
+from sla.data.entry import Entry, Web
 from sla.data.files import FileImages
 from sla.data.folder import MEMORY_LIMIT, _store, _without_bad, choose_size, load_folder
 from sla.data.formats import Arrays, Listing, Parts
@@ -100,13 +100,25 @@ def get(name: str, *, root: str | Path | None = None, progress: Progress | None 
         with exclusive(base / f".{source.name}.lock"):
             if found := find(name, root=root):
                 return Got(found[0], "already there")
-            route = obtain(source, base / source.name, progress)
+            route = obtain(source, base / source.name, progress, _reads_as(source))
     except OSError as error:
         raise SLAError(f"{base}: cannot be written: {error.strerror}") from None
     found = find(name, root=root)
-    if not found:
-        raise SLAError(f"{base / source.name}: got by {route}, but it is not {expected_layout(source.name)}")
+    assert found is not None
     return Got(found[0], route)
+
+
+def _reads_as(entry: Entry) -> Callable[[Path], None]:
+    def accept(folder: Path) -> None:
+        found = find_layout(entry.name, [folder])
+        if found is None:
+            raise InputError(f"what was got is not {expected_layout(entry.name)}")
+        if any(
+            file.checksum is None for route in entry.routes if isinstance(route, Web) for file in route.files
+        ):
+            found[1].read(found[0])  # without checksums, lists that name what is there must do
+
+    return accept
 
 
 def find(name: str, *, root: str | Path | None = None) -> tuple[Path, Layout] | None:

@@ -1,5 +1,6 @@
 """Getting datasets: over https, resumable, checked before anything is unpacked, then the mirrors in order."""
 
+import contextlib
 import gzip
 import hashlib
 import http.client
@@ -31,10 +32,16 @@ class DownloadError(SLAError):
     """A download that failed; what was got so far is kept where it can be resumed."""
 
 
-def obtain(entry: Entry, target: Path, progress: Progress | None = None) -> str:
+def obtain(
+    entry: Entry,
+    target: Path,
+    progress: Progress | None = None,
+    accept: Callable[[Path], None] | None = None,
+) -> str:
     """Get a dataset as the folder `target` by the first route that works; says which.
 
-    Nothing appears at `target` unless it is whole and every known checksum agrees.
+    Nothing appears at `target` unless it is whole, every known checksum agrees, and `accept`, called with
+    the folder as it will be, raises no InputError.
     """
     failures = []
     for route in entry.routes:
@@ -45,9 +52,16 @@ def obtain(entry: Entry, target: Path, progress: Progress | None = None) -> str:
                 else:
                     _from_web(route.files, folder, target, progress)
                 verify_files(entry, folder)
+                if accept:
+                    accept(folder)
             shutil.rmtree(_kept(target), ignore_errors=True)
             return route.title
-        except (DownloadError, InputError, OSError) as error:  # OSError: a full or read-only disk
+        except (DownloadError, OSError) as error:  # OSError: a full or read-only disk
+            failures.append(f"{route.title}: {error}")
+            with contextlib.suppress(OSError):
+                _kept(target).rmdir()  # goes only if nothing of any file has come
+        except InputError as error:
+            shutil.rmtree(_kept(target), ignore_errors=True)  # whole but wrong: no use to the next attempt
             failures.append(f"{route.title}: {error}")
     raise DownloadError(f"{entry.name}: not to be had: " + "; ".join(failures))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sla.data.draws import seed_of
 from sla.data.loader import Batch, TrainLoader, resident
-from sla.errors import SLAError
+from sla.errors import MissingExtraError, SLAError
 from sla.factory import read_saved, save
 from sla.training.build import build_model, build_optimizer, build_pipelines, choose_views
 from sla.training.checkpoint import (
@@ -100,6 +100,7 @@ class Trainer:
         run, start = self.config.run, time.monotonic()
         before, saved, frozen = self.position.seconds, time.monotonic(), None
         wrapped: nn.Module = Step(self.model)
+        board = self._open_board() if self.group.leads and run.tensorboard else None
         if self.group.leads:
             self.metrics.start(self.position.step)
         train = self.plan.train
@@ -149,6 +150,9 @@ class Trainer:
                     row |= self._evaluate(done)
                 if self.group.leads:
                     self.metrics.add(done, row)
+                    if board is not None:
+                        for name, value in row.items():
+                            board.add_scalar(name, value, done)
                 if watch is not None:
                     watch(done, self.steps, row)
             elif watch is not None:
@@ -204,6 +208,14 @@ class Trainer:
             self.model.backbone.eval()
         step: nn.Module = self.group.wrap(Step(self.model))
         return torch.compile(step) if self.config.run.compile else step  # type: ignore[return-value]
+
+    def _open_board(self) -> Any:
+        """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("run.tensorboard", "track") from None
+        return SummaryWriter(self.folder / "tensorboard", purge_step=self.position.step)
 
     def _autocast(self) -> Any:
         precision = self.config.run.precision

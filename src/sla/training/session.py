@@ -17,12 +17,19 @@ import torch
 
 from sla import __version__
 from sla.backbones.cost import count_flops, count_parameters
-from sla.data.store import Dataset
+from sla.data.store import Dataset, Splits
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, SLAError
 from sla.factory import load as load_classifier
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
-from sla.training.config import Config, differing_keys, make_config, read_config, write_config
+from sla.training.config import (
+    Config,
+    differing_keys,
+    make_config,
+    read_config,
+    with_values,
+    write_config,
+)
 from sla.training.distributed import Group, join_group, leave_group
 from sla.training.evaluation import infer
 from sla.training.loop import Stop, Trainer, Watch, measure_seconds
@@ -48,11 +55,15 @@ def train(
     out: str | Path,
     *,
     resume: bool = False,
+    splits: Splits | None = None,
     say: Say | None = None,
     watch: Watch | None = None,
     progress: Any = None,
 ) -> Run:
-    """Train in the folder `out`, to the end or until stopped; every process of a group calls this alike."""
+    """Train in the folder `out`, to the end or until stopped; every process of a group calls this alike.
+
+    `splits` are data already in memory; otherwise the configuration says where they come from.
+    """
     say, folder, group = say or _silent, Path(out), join_group()
     say = say if group.leads else _silent
     with ExitStack() as stack:
@@ -63,7 +74,7 @@ def train(
             stored = make_config(group.share(tree))
             _refuse_differences(stored, config, folder)
             config = stored
-        plan = make_plan(config, progress)
+        plan = make_plan(config, splits, progress)
         for reason in plan.reasons:
             say(reason)
         plan = _settle(plan, group, say)
@@ -94,6 +105,36 @@ def train(
                 file.write((json.dumps(_result(trainer), indent=2) + "\n").encode())
         group.wait()
     return Run(folder)
+
+
+def fit(
+    data: str | Path | Splits,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    say: Say | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a classifier and return its run, which predicts, evaluates and exports.
+
+    Args:
+        data: a folder, a CSV, a known dataset's name, or `Splits` in memory.
+        out: the run's folder; `runs/<name>` by default.
+        resume: go on with the run in `out`.
+        config: a tree of settings, as in a run's config.yaml.
+        say: called with each line about what was found and chosen.
+        watch: called after each step with (steps done, steps in all, the newest numbers).
+        settings: any key of the tree with its dot written as two underscores: `method__name="sla"`,
+            `run__epochs=30`, `augment="crop(4), flip"`.
+    """
+    splits = data if isinstance(data, Splits) else None
+    source = splits.name if splits is not None else str(data)
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    tree = with_values(config or {}, {"data.source": source, **given})
+    folder = Path(out) if out is not None else Path("runs") / Path(source).expanduser().absolute().stem
+    return train(make_config(tree), folder, resume=resume, splits=splits, say=say, watch=watch)
 
 
 def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:

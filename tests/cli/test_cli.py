@@ -1,0 +1,111 @@
+"""The command line from outside: exit codes, one line for a person, no stack of frames."""
+
+import subprocess
+import sys
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import sla
+from sla.cli import app, main
+from sla.errors import InputError, SLAError, SLAWarning
+
+
+def call(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "sla", *words], capture_output=True, text=True, timeout=120)
+
+
+def test_wrong_input_is_one_line_and_exit_code_2(tmp_path):
+    """`python -m sla` as a whole process; the folder of the page does not exist."""
+    result = call("demo", "--seeds", "2", "--out", str(tmp_path / "nowhere" / "page.html"))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("sla: ")
+    assert "nowhere" in line
+
+
+def test_unknown_command_and_version_from_outside():
+    result = call("dmeo")
+    assert result.returncode == 2
+    assert "dmeo" in result.stderr
+    assert "Traceback" not in result.stderr
+    result = call("--version")
+    assert (result.returncode, result.stdout.strip()) == (0, f"sla {sla.__version__}")
+
+
+@pytest.mark.parametrize(
+    "words", [["demo", "--seeds", "1"], ["demo", "--seeds", "two"], ["demo", "--sedes", "5"]]
+)
+def test_wrong_options_are_refused_before_anything_runs(words, monkeypatch):
+    monkeypatch.setattr("sla.demo.run", lambda *_: pytest.fail("it ran"))
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert words[1] in result.output
+
+
+def commands(command, words=()):
+    """Every command and group, with the words that call it."""
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_the_commands_of_the_readme_are_there():
+    data = [("data", name) for name in ("list", "info", "get", "check")]
+    assert {(), ("demo",), ("data",), *data} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_of_every_command_says_all(words):
+    """Every option and every command below it, each with a word on what it is for."""
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    for parameter in COMMANDS[words].params:
+        assert parameter.help, (words, parameter.name)
+        for name in parameter.opts:
+            shown = name if parameter.param_type_name == "option" else parameter.name.lower()
+            assert shown in result.output.lower(), (words, name)
+    for name, inner in getattr(COMMANDS[words], "commands", {}).items():
+        assert inner.help
+        assert name in result.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("7 is no colour"), 2, "sla: 7 is no colour"),
+        (SLAError("the disk is full"), 1, "sla: the disk is full"),
+        (KeyboardInterrupt(), 130, "sla: stopped"),
+    ],
+)
+def test_errors_of_a_run(error, code, words, monkeypatch, capsys, tmp_path):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("sla.demo.run", fail)
+    monkeypatch.setattr("warnings.showwarning", None)  # put back after the test
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", "--seeds", "2", "--out", str(tmp_path / "page.html")])
+    assert caught.value.code == code
+    assert capsys.readouterr().err.splitlines() == [words]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warning_is_one_line(monkeypatch, capsys, tmp_path):
+    import warnings
+
+    def warn(*_):
+        warnings.warn("class b has one image", SLAWarning)
+        raise InputError("enough")
+
+    monkeypatch.setattr("sla.demo.run", warn)
+    monkeypatch.setattr("warnings.showwarning", None)
+    warnings.simplefilter("default")  # pytest puts the filters back after each test
+    with pytest.raises(SystemExit):
+        main(["demo", "--seeds", "2", "--out", str(tmp_path / "page.html")])
+    assert capsys.readouterr().err.splitlines() == ["sla: note: class b has one image", "sla: enough"]

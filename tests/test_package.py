@@ -1,0 +1,74 @@
+"""The package as others get it: its version, its citation, and a wheel that works in an empty environment."""
+
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import sla
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def test_version_is_typed_alike_everywhere():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert sla.__version__ == PROJECT["version"] == str(citation["version"])
+
+
+def test_citation_names_the_paper():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["license"] == PROJECT["license"]
+    (paper,) = citation["references"]
+    assert paper["title"] == "Self-supervised Label Augmentation via Input Transformations"
+    assert [author["family-names"] for author in paper["authors"]] == ["Lee", "Hwang", "Shin"]
+    assert paper["year"] == 2020
+
+
+def test_public_names_load_and_are_documented():
+    for name in sla.__all__:
+        value = getattr(sla, name)
+        assert name == "__version__" or value.__doc__, name
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = sla.nothing_of_this_name
+
+
+def run(*command: object, cwd: Path) -> str:
+    result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
+    """Dependencies come from this environment, by a path file; the package from the wheel alone."""
+    run(sys.executable, "-m", "pip", "wheel", REPOSITORY, "--no-deps", "-w", tmp_path, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("sla_torch-*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    there = {
+        path for path in (REPOSITORY / "src").rglob("*") if path.is_file() and "__pycache__" not in str(path)
+    }
+    assert {path.relative_to(REPOSITORY / "src").as_posix() for path in there} <= held
+    assert {"sla/py.typed", "sla/data/digits.npz", "sla/data/class_lists.json"} <= held
+
+    home = tmp_path / "empty"
+    venv.create(home, with_pip=True)
+    python = home / "bin" / "python"
+    run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    site = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    )
+    # A path file adds the folder of dependencies but does not read the path files in it: no editable sla.
+    (site / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
+    where = run(python, "-c", "import sla; print(sla.__file__)", cwd=tmp_path).strip()
+    assert Path(where).is_relative_to(home)
+    said = run(home / "bin" / "sla", "demo", "--seeds", "2", cwd=tmp_path)
+    assert "joint labels" in said
+    assert (tmp_path / "sla-demo.html").stat().st_size > 10_000
