@@ -13,7 +13,7 @@ from sla.classifier import Classifier
 from sla.disk import replacing
 from sla.errors import InputError
 from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
-from sla.views import parse_views
+from sla.views import Views, parse_views
 
 FORMAT = 1
 METHOD_NAMES: dict[type[Method], str] = {
@@ -60,10 +60,19 @@ def describe_method(method: Method) -> dict[str, Any]:
     for each in fields(method):  # type: ignore[arg-type]
         value = getattr(method, each.name)
         if each.name == "views":
+            _refuse_own_views(value)
             described["views"] = value.text
         elif each.name != "criterion":
             described[each.name] = value
     return described
+
+
+def _refuse_own_views(views: Views) -> None:
+    try:
+        parse_views(views.text)
+    except InputError:
+        message = f"views of your own ({views.text}) cannot be written to a file: save the state_dict instead"
+        raise InputError(message) from None
 
 
 def restore_method(described: dict[str, Any]) -> Method:

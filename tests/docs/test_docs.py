@@ -90,21 +90,35 @@ def test_readme_sla_commands_run(tmp_path, monkeypatch):
     """Those that need no network; `photos/` is a folder as the README describes it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "empty"))
-    for number in range(6):
+    for number in range(40):
         file = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), np.uint8)
         Image.fromarray(pixels).save(file)
+    Image.fromarray(pixels).save(tmp_path / "new.jpg")
     said = {}
     for words in readme_commands():
         if words[0] != "sla":
             continue
         if words[1:3] == ["data", "get"]:
             words = [*words[:3], "--help"]
+        if words[1] == "train":
+            words += ["--iterations", "2"]
         said[" ".join(words[1:3])] = run_sla(words[1:])
-    assert set(said) == {"data list", "data info", "data get", "data check"}
+    data = {"data list", "data info", "data get", "data check"}
+    assert set(said) == data | {"train photos/", "evaluate runs/photos", "predict runs/photos"}
     assert "cifar100" in said["data list"]
-    assert "6 images, 2 classes" in said["data check"]
+    assert "40 images, 2 classes" in said["data check"]
+    assert "aggregated" in said["evaluate runs/photos"]
+    assert "new.jpg" in said["predict runs/photos"]
+
+
+def test_training_page_names_every_key():
+    from sla.training.config import describe_keys
+
+    page = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    for key, default, meaning in describe_keys():
+        assert f"| `{key}` | {default} | {meaning} |" in page
 
 
 def run_sla(words: list[str]) -> str:

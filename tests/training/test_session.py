@@ -400,7 +400,7 @@ def test_fit_is_the_same_training_from_python(finished, tmp_path):
     )
     assert in_memory.result["accuracies"]["last"]["step"] == 3
     assert in_memory.model.method.kinds == ("single",)
-    with pytest.raises(InputError, match="did you mean 'run.epochs'"):
+    with pytest.raises(InputError, match=r"did you mean 'run\.epochs'"):
         sla.fit("digits", tmp_path / "x", run__epoch=3)
 
 

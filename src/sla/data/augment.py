@@ -52,7 +52,8 @@ def pad_crop(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int)
 
 def flip(images: Tensor, which: Tensor) -> Tensor:
     """Mirror left and right the images for which `which`, bool (B,), is true."""
-    return torch.where(which[:, None, None, None], images.flip(3), images)
+    both = torch.cat([images, images.flip(3)])  # choosing whole images is four times as fast as torch.where
+    return both.index_select(0, torch.arange(len(images), device=images.device) + len(images) * which)
 
 
 def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
@@ -63,11 +64,12 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     within one level of 255.
     """
     _, channels, height, width = images.shape
-    rows = _filter(boxes[:, 0], boxes[:, 2], height, size)
-    columns = _filter(boxes[:, 1], boxes[:, 3], width, size).mT
     out = images.new_empty(len(images), channels, size, size)
-    for channel in range(channels):
-        out[:, channel] = (rows @ images[:, channel].float() @ columns).add_(0.5)
+    for part, (top, left, high, wide), result in _parts(images, boxes.T, out):
+        rows, columns = _filter(top, high, height, size), _filter(left, wide, width, size).mT
+        narrow = (part.flatten(1, 2).float() @ columns).unflatten(1, (channels, height))
+        for channel in range(channels):
+            result[:, channel] = (rows @ narrow[:, channel]).add_(0.5)
     return out
 
 

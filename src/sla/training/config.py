@@ -24,46 +24,50 @@ class DataConfig(Part):
     hold_out: float = Field(0.1, ge=0, lt=1, description="share of train held out, unless there is a val")
     hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
     per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
-    on_bad_image: Literal["refuse", "skip"] = "refuse"
+    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
     cache: bool = Field(False, description="keep resized pictures on disk when they do not fit in memory")
     workers: int | None = Field(None, ge=0, description="processes that decode pictures")
-    sampling: Literal["epochs", "random"] = "epochs"
+    sampling: Literal["epochs", "random"] = Field("epochs", description="or a fresh random batch each step")
 
 
 class ModelConfig(Part):
     """The backbone, its first weights, and what it sees."""
 
-    backbone: str | None = None
+    backbone: str | None = Field(None, description="resnet32, efficientnet_lite0, timm:NAME, ...")
     options: dict[str, Any] = Field(default_factory=dict, description="for the backbone")
     weights: str | None = Field(None, description="none, pretrained, a file, or a run's folder")
     resolution: int | None = Field(None, ge=1, description="pixels a side of what the backbone sees")
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    mean: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
+    std: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
 
 
 class MethodConfig(Part):
     """What is learnt: the paper's methods by their names in its tables."""
 
-    name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = "sla+sd"
-    views: str = "rot4"
+    name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = Field(
+        "sla+sd", description="or baseline, da, mt, sla"
+    )
+    views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3")
     views_per_step: int | None = Field(None, ge=1, description="of each image in a step; all M at most")
-    beta: float = Field(1.0, ge=0)
-    temperature: float = Field(1.0, gt=0)
-    view_reduction: Literal["mean", "sum"] = "mean"
-    head: Literal["linear", "cosine"] = "linear"
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    beta: float = Field(1.0, ge=0, description="weight of the student's own cross entropy")
+    temperature: float = Field(1.0, gt=0, description="of the distillation")
+    view_reduction: Literal["mean", "sum"] = Field("mean", description="of the joint loss over views")
+    head: Literal["linear", "cosine"] = Field("linear", description="or cosine")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of class and joint labels")
 
 
 class OptimizerConfig(Part):
     """How it is learnt. Every schedule is stepped per iteration."""
 
-    name: Literal["sgd", "adamw"] | None = None
-    learning_rate: float | None = Field(None, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    nesterov: bool = True
-    weight_decay: float | None = Field(None, ge=0)
+    name: Literal["sgd", "adamw"] | None = Field(None, description="sgd or adamw")
+    learning_rate: float | None = Field(None, gt=0, description="of the heads, at its highest")
+    momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
+    nesterov: bool = Field(True, description="for sgd")
+    weight_decay: float | None = Field(None, ge=0, description="as the optimiser means it")
     decay_norms: bool = Field(True, description="weight decay on biases and norm layers too")
-    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = "cosine"
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = Field(
+        "cosine", description="or constant, multistep, onecycle"
+    )
     milestones: tuple[float, ...] = Field((0.5, 0.75), description="shares of the run, for multistep")
     gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the run in which the rate rises from 0")
@@ -77,21 +81,23 @@ class OptimizerConfig(Part):
 class RunConfig(Part):
     """How long, on what, and what is written."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="everything random follows from it")
     batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
-    iterations: int | None = Field(None, ge=1)
-    epochs: float | None = Field(None, gt=0)
+    iterations: int | None = Field(None, ge=1, description="how long, in steps")
+    epochs: float | None = Field(None, gt=0, description="how long, in passes over the images")
     minutes: float | None = Field(None, gt=0, description="the rate is measured once, then iterations fixed")
     device: str | None = Field(None, description="cpu, cuda, mps, ...")
-    precision: Literal["float32", "bfloat16", "float16"] | None = None
-    channels_last: bool = True
+    precision: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="float32, or mixed with bfloat16 or float16"
+    )
+    channels_last: bool = Field(True, description="memory layout of images and weights")
     compile: bool | None = Field(None, description="by default where it pays for itself")
     evaluations: int | None = Field(
         None, ge=1, description="of the held-out images; 20, once an epoch at most"
     )
     checkpoint_every: int | None = Field(None, ge=1, description="iterations; by default about a minute")
     snapshots: int = Field(0, ge=0, description="weights kept at this many evenly spaced iterations")
-    tensorboard: bool = False
+    tensorboard: bool = Field(False, description="write the metrics for TensorBoard too")
 
 
 class Config(Part):
@@ -127,6 +133,19 @@ def keys(part: type[BaseModel] = Config, prefix: str = "") -> list[str]:
         else:
             found.append(prefix + name)
     return found
+
+
+def describe_keys(part: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or not used."""
+    rows = []
+    for name, field in part.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            rows += describe_keys(field.annotation, f"{prefix}{name}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        shown = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
+        rows.append((prefix + name, shown, field.description or ""))
+    return rows
 
 
 def with_values(tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
