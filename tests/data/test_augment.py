@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from sla.data import augment
+from sla.data import transforms
 from sla.data.augment import (
     CenterCrop,
     ColorJitter,
@@ -54,7 +54,7 @@ def photographs():
 def test_crop_with_padding_is_a_slice_of_the_padded_image(channels):
     images = noise(6, channels, 20, 28)
     top, left = torch.tensor([0, 1, 4, 8, 3, 8]), torch.tensor([16, 1, 4, 0, 0, 16])
-    out = augment.pad_crop(images, top, left, size=20, padding=4)
+    out = transforms.pad_crop(images, top, left, size=20, padding=4)
     for image, got, y, x in zip(images.numpy(), out.numpy(), top, left, strict=True):
         padded = np.pad(image, ((0, 0), (4, 4), (4, 4)))
         assert np.array_equal(got, padded[:, y : y + 20, x : x + 20])
@@ -75,7 +75,7 @@ def test_random_crop_reaches_every_place_and_flip_half_of_the_images():
 
 def test_flip_mirrors_the_chosen_images_only():
     images = noise(4)
-    out = augment.flip(images, torch.tensor([True, False, False, True]))
+    out = transforms.flip(images, torch.tensor([True, False, False, True]))
     for i, chosen in enumerate((True, False, False, True)):
         expected = images[i].numpy()[:, :, ::-1] if chosen else images[i].numpy()
         assert np.array_equal(out[i].numpy(), expected)
@@ -84,14 +84,14 @@ def test_flip_mirrors_the_chosen_images_only():
 def test_normalize_by_channel():
     images = noise(3)
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-    out = augment.normalize(images, mean, std)
+    out = transforms.normalize(images, mean, std)
     expected = (images.double().numpy() / 255 - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
     assert out.dtype == torch.float32
     assert np.abs(out.numpy() - expected).max() < 2e-6
-    assert torch.allclose(augment.normalize(images / 255, mean, std), out, atol=2e-6)
-    assert augment.normalize(noise(2, channels=1), (0.5,), (0.5,)).abs().max() <= 1
+    assert torch.allclose(transforms.normalize(images / 255, mean, std), out, atol=2e-6)
+    assert transforms.normalize(noise(2, channels=1), (0.5,), (0.5,)).abs().max() <= 1
     with pytest.raises(InputError, match="3 means and 3 deviations for images of 1 channels"):
-        augment.normalize(noise(2, channels=1), mean, std)
+        transforms.normalize(noise(2, channels=1), mean, std)
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 56), (128, 128), (7, 300)])
@@ -99,10 +99,10 @@ def test_normalize_by_channel():
 def test_resized_crop_is_pillows_to_one_level(height, width, channels):
     images = noise(8, channels, height, width)
     aspect = torch.linspace(0.4, 2.5, 8)
-    boxes = augment.random_boxes(Draws(1, 1, 8).uniform("b", 22), aspect, (0.08, 1.0), (3 / 4, 4 / 3))
+    boxes = transforms.random_boxes(Draws(1, 1, 8).uniform("b", 22), aspect, (0.08, 1.0), (3 / 4, 4 / 3))
     boxes[0] = torch.tensor([0.0, 0.0, 1.0, 1.0])  # the whole picture
     for size in (24, 96):
-        out = augment.resized_crop(images, boxes, size)
+        out = transforms.resized_crop(images, boxes, size)
         assert out.dtype == torch.uint8
         for image, box, got in zip(images, boxes.tolist(), out, strict=True):
             top, left, high, wide = box[0] * height, box[1] * width, box[2] * height, box[3] * width
@@ -115,7 +115,7 @@ def test_resized_crop_is_pillows_to_one_level(height, width, channels):
 def test_a_whole_picture_at_its_own_size_is_unchanged():
     images = noise(4)
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, 4)
-    assert torch.equal(augment.resized_crop(images, whole, 32), images)
+    assert torch.equal(transforms.resized_crop(images, whole, 32), images)
 
 
 def test_squeezed_pictures_give_the_crops_of_the_originals(photographs):
@@ -125,7 +125,7 @@ def test_squeezed_pictures_give_the_crops_of_the_originals(photographs):
     stored = torch.stack([as_tensor(picture.resize((128, 128), BILINEAR)) for picture in photographs])
     out = RandomResizedCrop(96)(stored, draws, aspect)
     uniform = draws.uniform("resized_crop", 22)
-    boxes = augment.random_boxes(uniform, aspect, (0.08, 1.0), (3 / 4, 4 / 3)).tolist()
+    boxes = transforms.random_boxes(uniform, aspect, (0.08, 1.0), (3 / 4, 4 / 3)).tolist()
     errors = []
     for picture, (top, left, high, wide), got in zip(photographs, boxes, out, strict=True):
         w, h = picture.size
@@ -157,7 +157,7 @@ def box_by_the_usual_rule(uniform, aspect, scale, ratio):
 def test_boxes_follow_the_usual_rule_in_the_originals_proportions(scale):
     aspect = torch.tensor([1.0, 1.5, 0.66, 4.0, 0.2, 10.0, 0.05, 1.3] * 50)
     uniform = Draws(5, 5, 400).uniform("b", 22)
-    boxes = augment.random_boxes(uniform, aspect, scale, (3 / 4, 4 / 3))
+    boxes = transforms.random_boxes(uniform, aspect, scale, (3 / 4, 4 / 3))
     for row, shape, box in zip(uniform.tolist(), aspect.tolist(), boxes, strict=True):
         expected = torch.tensor(box_by_the_usual_rule(row, shape, scale, (3 / 4, 4 / 3)))
         assert torch.allclose(box, expected, atol=1e-5)
@@ -197,14 +197,14 @@ def test_centre_crop_is_resize_shorter_side_then_crop(photographs):
 @pytest.mark.parametrize("factor", [0.0, 0.6, 1.0, 1.4])
 def test_brightness_contrast_and_saturation_are_pillows(photographs, factor):
     kinds = (
-        (augment.BRIGHTNESS, ImageEnhance.Brightness),
-        (augment.CONTRAST, ImageEnhance.Contrast),
-        (augment.SATURATION, ImageEnhance.Color),
+        (transforms.BRIGHTNESS, ImageEnhance.Brightness),
+        (transforms.CONTRAST, ImageEnhance.Contrast),
+        (transforms.SATURATION, ImageEnhance.Color),
     )
     for picture in photographs[:4]:
         for kind, enhance in kinds:
             factors = torch.full((1, 4), factor)
-            got = augment.color_jitter(as_tensor(picture)[None], factors, torch.tensor([[kind]]))[0]
+            got = transforms.color_jitter(as_tensor(picture)[None], factors, torch.tensor([[kind]]))[0]
             expected = as_tensor(enhance(picture).enhance(factor))
             assert (got.int() - expected.int()).abs().max() <= 1  # Pillow rounds its greys
 
@@ -214,7 +214,7 @@ def test_hue_is_that_of_a_loop_over_pixels(shift):
     grid = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
     image = torch.cartesian_prod(grid, grid, grid).T.reshape(1, 3, 5, 25)  # ties, greys, primaries
     image = torch.cat([image, torch.rand(1, 3, 5, 25, generator=torch.Generator().manual_seed(0))], 3)
-    got = augment.shift_hue(image, torch.tensor([shift]))[0].flatten(1).T
+    got = transforms.shift_hue(image, torch.tensor([shift]))[0].flatten(1).T
     for pixel, result in zip(image[0].flatten(1).T.tolist(), got.tolist(), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
         expected = colorsys.hsv_to_rgb((hue + shift) % 1, saturation, value)
@@ -225,18 +225,18 @@ def test_each_image_is_jittered_in_its_own_order():
     images = noise(24, 3, 9, 9)
     order = torch.tensor(list(permutations(range(4))))
     factors = torch.tensor([1.4, 0.6, 1.3, 0.2]) + torch.linspace(-0.1, 0.1, 24)[:, None]
-    got = augment.color_jitter(images, factors, order)
+    got = transforms.color_jitter(images, factors, order)
     results = set()
     for image, one, steps, result in zip(images, factors, order.tolist(), got, strict=True):
         pixels = image.double().numpy() / 255
         for step in steps:
             grey = np.tensordot([0.299, 0.587, 0.114], pixels, 1)
             f = float(one[step])
-            if step == augment.BRIGHTNESS:
+            if step == transforms.BRIGHTNESS:
                 pixels = pixels * f
-            elif step == augment.CONTRAST:
+            elif step == transforms.CONTRAST:
                 pixels = f * pixels + (1 - f) * grey.mean()
-            elif step == augment.SATURATION:
+            elif step == transforms.SATURATION:
                 pixels = f * pixels + (1 - f) * grey
             else:
                 turned = [
@@ -337,3 +337,6 @@ def test_settings_that_cannot_be_are_refused():
         CenterCrop(32, share=1.5)
     with pytest.raises(InputError, match=r"hue at most 0\.5"):
         ColorJitter(hue=0.7)
+    for op in (RandomResizedCrop(32), CenterCrop(32), ColorJitter(0.4)):
+        with pytest.raises(InputError, match=r"must be uint8, .* not torch\.float32"):
+            op(noise(2) / 255, draws, ones)

@@ -1,6 +1,7 @@
 """What commands show while they work: a live line on a terminal, plain lines elsewhere."""
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -95,4 +96,5 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    Console(highlight=False).print(table)
+    # A pipe has no width to fit into: names stay on their line.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 10_000).print(table)

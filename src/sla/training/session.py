@@ -151,7 +151,15 @@ def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
         raise InputError(f"{folder}: in use by another process") from None
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    stack.callback(_remove_if_unused, folder)
     return make_config(read_config(folder / "config.yaml"), f"{folder}/config.yaml") if resume else None
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """A run that could not even start leaves nothing behind."""
+    if [entry.name for entry in folder.iterdir()] == [".lock"]:
+        (folder / ".lock").unlink()
+        folder.rmdir()
 
 
 def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
