@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError
+from sla.heads import JointHead
 from sla.inference import check_how, check_mean
 from sla.labels import Target, check_target
 from sla.methods import Method
@@ -130,7 +131,7 @@ class Classifier(nn.Module):
 
     def grow(self, num_new: int) -> None:
         """Append classes to every head that knows classes; old classes keep their logits."""
-        for name, head in self.heads.named_modules():
-            if hasattr(head, "grow") and name.rpartition(".")[2] != "view":
+        for head in self.heads.modules():
+            if isinstance(head, JointHead):
                 head.grow(num_new)
         self.num_classes += num_new

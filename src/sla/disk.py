@@ -1,13 +1,17 @@
-"""Files that are whole or not there at all, and locks between processes."""
+"""Files that are whole or not there at all, locks between processes, and what the disk refuses."""
 
 import contextlib
+import errno
 import os
 import secrets
-import sys
-import time
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from sla.errors import InputError, SLAError, shown
 
 
 @contextlib.contextmanager
@@ -33,27 +37,27 @@ def exclusive(path: Path, wait: bool = True) -> Iterator[None]:
     The others wait, or get a BlockingIOError where they do not want to.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            while True:
-                try:
-                    file.seek(0)
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                    break
-                except OSError:
-                    if not wait:
-                        raise BlockingIOError(path) from None
-                    time.sleep(0.2)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield  # closing the file gives the lock back
+    try:
+        held = FileLock(path).acquire(blocking=wait)
+    except Timeout:
+        raise BlockingIOError(errno.EAGAIN, "held by another process", str(path)) from None
+    with held:
+        yield
 
 
 def to_disk(file: IO[bytes]) -> None:
     """Wait until what was written is on the disk."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def check_space(folder: Path, need: int, what: str, error: type[SLAError] = InputError) -> None:
+    """Refuse, by this kind of error, what needs more bytes than are free on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise error(f"{shown(folder)}: {what} needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free")
+
+
+def reason(error: OSError) -> str:
+    """Why a file cannot be read, in the system's words."""
+    return (error.strerror or "cannot be read").lower()

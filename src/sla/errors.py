@@ -1,5 +1,8 @@
 """The errors that speak to a person: one line, what was wrong and what would be right."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 
 class SLAError(Exception):
     """Anything this package refuses or fails at; the command line prints it as one line."""
@@ -30,3 +33,14 @@ def nearest(name: str, choices: "list[str] | tuple[str, ...]") -> str:
 
     close = get_close_matches(name, choices, n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else f"; one of: {', '.join(choices)}"
+
+
+def listed(names: Sequence[str], most: int = 5, separator: str = ", ") -> str:
+    """The first few names, and how many there are beside them: `a, b, c, d, e, and 3 more`."""
+    more = [f"and {len(names) - most:,} more"] if len(names) > most else []
+    return separator.join([*names[:most], *more])
+
+
+def shown(path: str | Path) -> str:
+    """The path as one printable line, whatever bytes and line breaks its name has."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))

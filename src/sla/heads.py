@@ -42,18 +42,14 @@ class JointHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """All joint logits: (B, D) -> (B, N*M)."""
-        if self.kind == "cosine":
-            return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
-        return F.linear(features, self.weight, self.bias)
+        return self._logits(features, self.weight, self.bias)
 
     def block(self, features: Tensor, view: int) -> Tensor:
         """The class logits of one view, (B, D) -> (B, N); only these columns are computed."""
         if not 0 <= view < self.num_views:
             raise InputError(f"view {view} is out of range: this head has {self.num_views}")
-        weight = self.weight[view :: self.num_views]
-        if self.kind == "cosine":
-            return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(weight, dim=-1))
-        return F.linear(features, weight, None if self.bias is None else self.bias[view :: self.num_views])
+        bias = None if self.bias is None else self.bias[view :: self.num_views]
+        return self._logits(features, self.weight[view :: self.num_views], bias)
 
     def own_blocks(self, features: Tensor) -> Tensor:
         """The class logits of each view for images seen through it, interleaved: (B*M, D) -> (B, M, N).
@@ -68,6 +64,11 @@ class JointHead(nn.Module):
             assert self.bias is not None
             logits = torch.baddbmm(by_view(self.bias, self.num_views).T.unsqueeze(1), features, weight)
         return logits.transpose(0, 1)
+
+    def _logits(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.kind == "linear":
+            return F.linear(features, weight, bias)
+        return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(weight, dim=-1))
 
     @torch.no_grad()
     def grow(self, num_new: int) -> None:

@@ -1,7 +1,10 @@
 """The methods: each is one loss and one set of heads. They see features, never the backbone."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +28,8 @@ class Method:
     views: Views
     criterion: Criterion
     kinds: tuple[str, ...] = ("single",)  # of inference
+    parts: tuple[str, ...] = ()  # of the loss, as `losses` names them
+    needs_plain: bool = False  # whether view 0 must be among the views of a step
 
     @property
     def headline(self) -> str:
@@ -105,10 +110,12 @@ class DataAugmentation(Method):
 class MultiTask(DataAugmentation):
     """L_MT: the class and the view, each by a head of its own. Forces invariance too."""
 
+    parts = ("class", "view")
+
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """A plain head for the class and one for the view."""
         heads = super().build_heads(in_features, num_classes)
-        heads["view"] = PlainHead(in_features, len(self.views))
+        heads["view"] = nn.Linear(in_features, len(self.views))
         return heads
 
     def losses(
@@ -155,6 +162,16 @@ class SLA(Method):
     def kinds(self) -> tuple[str, ...]:  # type: ignore[override]
         """Single and aggregated; distilled when it was trained for."""
         return ("single", "aggregated", "distilled") if self.distill else ("single", "aggregated")
+
+    @property
+    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The joint loss; distilling, the student's two terms."""
+        return ("joint", "distillation", "student") if self.distill else ("joint",)
+
+    @property
+    def needs_plain(self) -> bool:  # type: ignore[override]
+        """The student sees the plain image."""
+        return self.distill
 
     @property
     def headline(self) -> str:
@@ -256,18 +273,17 @@ class Several(Method):
         return [(m, heads[str(i)], f) for i, (m, f) in enumerate(zip(self.methods, pieces, strict=True))]  # type: ignore[misc]
 
 
-METHODS = ("baseline", "da", "mt", "sla", "sla+sd")
+METHODS: dict[str, Callable[..., Method]] = {  # by their names in the paper's tables
+    "baseline": lambda views, **options: Baseline(**options),
+    "da": DataAugmentation,
+    "mt": MultiTask,
+    "sla": SLA,
+    "sla+sd": partial(SLA, distill=True),
+}
 
 
-def create_method(name: str, views: Views | None = None, criterion: Criterion = cross_entropy) -> Method:
+def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
     """A method by the name the paper's tables give it; rotation unless other views are named."""
-    views = views or Rotation()
-    if name == "baseline":
-        return Baseline(criterion)
-    if name == "da":
-        return DataAugmentation(views, criterion)
-    if name == "mt":
-        return MultiTask(views, criterion)
-    if name in ("sla", "sla+sd"):
-        return SLA(views, distill=name == "sla+sd", criterion=criterion)
-    raise InputError(f"unknown method {name!r}{nearest(name, METHODS)}")
+    if name not in METHODS:
+        raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
+    return METHODS[name](views=views or Rotation(), **options)

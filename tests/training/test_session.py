@@ -18,7 +18,7 @@ from sla.errors import InputError, SLAError
 from sla.training.checkpoint import find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.run import Run
-from sla.training.session import train
+from sla.training.session import StoppedError, train
 
 TINY = {
     "data": {"source": "digits", "workers": 0},
@@ -173,12 +173,32 @@ def test_two_processes_train_as_one(tmp_path):
 
 
 def test_every_process_ends_when_one_fails(tmp_path):
-    parts = tree(data={"source": "digits", "workers": 0, "per_class": 100_000})
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
-    done = subprocess.run(
-        [*launch, *command(tmp_path / "two", parts)[2:]], capture_output=True, text=True, timeout=120
+    """Process 1 alone cannot write where Python wants to: it fails at its start, and process 0 ends too."""
+    script = tmp_path / "one_fails.py"
+    script.write_text(
+        "import os, sys\n"
+        "from sla.training import loop\n"
+        "learn = loop.Trainer.learn\n"
+        "def fails(self, module, batch):\n"
+        "    if os.environ['RANK'] == '1' and batch.step == 3: raise RuntimeError('process 1 fails')\n"
+        "    learn(self, module, batch)\n"
+        "loop.Trainer.learn = fails\n"
+        "from sla.cli import main\n"
+        "main(sys.argv[1:])\n"
     )
+    parts = tree(run={"iterations": 100_000, "batch_size": 32, "evaluations": 1})
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        str(script),
+    ]
+    words = [*launch, *command(tmp_path / "two", parts)[3:]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
+    assert "process 1 fails" in done.stderr
 
 
 @pytest.mark.parametrize("size", [1, 7, 360])
@@ -219,10 +239,18 @@ def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
     }
     merged = {**TINY, **merged}
     merged["run"] = {**merged["run"], "iterations": 6, "evaluations": 2}
-    run = train(make_config(merged), tmp_path / "run")
-    assert run.result["accuracies"]["last"]["step"] == 6
-    before = weights_of(run.folder)
-    assert weights_of(train(make_config(merged), tmp_path / "run", resume=True).folder) == before
+    whole = train(make_config(merged), tmp_path / "whole")
+    assert whole.result["accuracies"]["last"]["step"] == 6
+
+    def interrupt(done, total, row):
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError, match="stopped after step 4 of 6"):
+        train(make_config(merged), tmp_path / "run", watch=interrupt)
+    run = train(make_config(merged), tmp_path / "run", resume=True)
+    assert weights_of(run.folder) == weights_of(whole.folder)
+    assert (run.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
     if "snapshots" in merged["run"]:
         assert sorted(p.name for p in (run.folder / "snapshots").iterdir()) == [
             "00000003.safetensors",
@@ -251,7 +279,8 @@ def test_a_loss_that_turns_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path
     assert "learning rate" in str(error.value)
     assert "\n" not in str(error.value)
     found = find_checkpoint(tmp_path / "run" / "checkpoint", "last")
-    assert found is None or all(v.isfinite().all() for v in load_file(found / "weights.safetensors").values())
+    assert found.name in str(error.value)
+    assert all(v.isfinite().all() for v in load_file(found / "weights.safetensors").values())
 
 
 def test_folders_that_cannot_be_used_are_refused(finished, tmp_path, monkeypatch):
@@ -352,8 +381,9 @@ def test_minutes_fix_the_number_of_iterations(tmp_path):
     parts = tree(run={"iterations": None, "minutes": 0.02, "evaluations": 1})
     lines = []
     run = train(make_config(parts), tmp_path / "run", say=lines.append)
-    assert run.config.run.iterations >= 1
-    assert any("iterations fit into 0.02 minutes" in line for line in lines)
+    fixed = run.config.run.iterations
+    assert fixed == run.result["cost"]["iterations"]
+    assert f"{fixed:,} iterations fit into 0.02 minutes" in lines
 
 
 def test_files_are_predicted_in_their_order_with_probabilities(finished, tmp_path):
@@ -417,11 +447,11 @@ def test_tensorboard_has_the_rows(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_compiled_run_learns_the_same(finished, tmp_path):
-    run = train(make_config(tree(run={"compile": True})), tmp_path / "run")
-    a, b = (
-        load_file(find_checkpoint(f / "checkpoint", "last") / "weights.safetensors")
-        for f in (finished.folder, run.folder)
-    )
-    for name, value in a.items():
-        torch.testing.assert_close(b[name], value, rtol=1e-3, atol=1e-3)
+def test_a_compiled_run_learns_the_same(tmp_path):
+    """At first to many digits; later rounding decides which pixel a max-pool takes, and the paths part."""
+    run = train(make_config(tree(run={"compile": True, "iterations": 3})), tmp_path / "compiled")
+    eager = train(make_config(tree(run={"iterations": 3})), tmp_path / "eager")
+    rows = [(r.folder / "metrics.csv").read_text().splitlines()[1:] for r in (run, eager)]
+    for left, right in zip(*rows, strict=True):
+        numbers = [[float(cell or -1) for cell in row.split(",")[:7]] for row in (left, right)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-3)

@@ -43,8 +43,8 @@ class SLAModule(LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """`val/single`, `val/aggregated`, `val/distilled`: accuracies, as far as the method has them."""
         input, target = batch
-        for how in self.model.method.kinds:
-            right = (self.model.logits(input, how).argmax(-1) == target).float().mean()
+        for how, logits in self.model.logits_by_kind(input).items():
+            right = (logits.argmax(-1) == target).float().mean()
             self.log(f"val/{how}", right, batch_size=len(target), prog_bar=True)
 
     def configure_optimizers(self) -> Any:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
@@ -20,29 +22,31 @@ class TrainingDisplay:
     def __init__(self, live: bool) -> None:
         self.leads = int(os.environ.get("RANK", "0")) == 0
         self.console = Console(highlight=False, soft_wrap=True)
+        self.live, self.told = live and self.leads, 0.0
         self.progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
             console=self.console,
-            disable=not (live and self.leads),
         )
-        self.live, self.told = live, 0.0
-        self.task: TaskID | None = None
+        self.newest = Text()
+        self.screen = Live(Group(self.progress, self.newest), console=self.console, refresh_per_second=4)
+        self.tasks: dict[str, TaskID] = {}
         self.start: tuple[float, int] | None = None
         self.numbers: dict[str, float] = {}
 
     def __enter__(self) -> "TrainingDisplay":
-        self.progress.start()
+        if self.live:
+            self.screen.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        if self.live:
+            self.screen.stop()
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -50,11 +54,7 @@ class TrainingDisplay:
 
     def reading(self, what: str, done: int, total: int) -> None:
         """How far the reading of images is."""
-        if self.live:
-            task = next((t.id for t in self.progress.tasks if t.description == what), None)
-            if task is None:
-                task = self.progress.add_task(what, total=total, rate="", numbers="")
-            self.progress.update(task, completed=done, total=total, visible=done < total)
+        self._bar(what, done, total, "")
 
     def watch(self, done: int, total: int, row: dict[str, float]) -> None:
         """How far the training is, and its newest numbers."""
@@ -64,16 +64,21 @@ class TrainingDisplay:
         self.numbers |= row
         elapsed = now - self.start[0]
         rate = (done - self.start[1]) / elapsed if elapsed > 0 else 0.0
-        if self.live:
-            if self.task is None:
-                self.task = self.progress.add_task("training", total=total, rate="", numbers="")
-            shown = f"{rate:.1f} steps/s"
-            self.progress.update(self.task, completed=done, rate=shown, numbers=describe(self.numbers))
-        elif any(name.startswith("val_") for name in row) or now - self.told > PLAIN_SECONDS or done == total:
+        self._bar("training", done, total, f"{rate:.1f} steps/s")
+        if row:
+            self.newest.plain = describe(self.numbers)
+        evaluated = any(name.startswith("val_") for name in row)
+        if not self.live and (evaluated or now - self.told > PLAIN_SECONDS):
             self.told = now
-            left = (total - done) / rate if rate else 0.0
-            text = f"step {done}/{total}  {rate:.1f} steps/s  {left:.0f} s left  {describe(self.numbers)}"
+            left = f"{(total - done) / rate:.0f} s left" if rate else "starting"
+            text = f"step {done}/{total}  {rate:.1f} steps/s  {left}  {describe(self.numbers)}"
             self.console.print(text, markup=False)
+
+    def _bar(self, what: str, done: int, total: int, rate: str) -> None:
+        if self.live:
+            if what not in self.tasks:
+                self.tasks[what] = self.progress.add_task(what, total=total, rate="")
+            self.progress.update(self.tasks[what], completed=done, total=total, rate=rate)
 
 
 def describe(numbers: dict[str, float]) -> str:
@@ -89,8 +94,6 @@ def describe(numbers: dict[str, float]) -> str:
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table: the first column to the left, the others to the right; file and class names are plain text."""
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False)
     for place, name in enumerate(header):
         table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")

@@ -1,12 +1,10 @@
-"""Where this package keeps what it can make again, and the on-disk cache of resized images."""
+"""The on-disk cache of resized images."""
 
 import contextlib
 import hashlib
 import io
 import json
 import os
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,34 +12,22 @@ import numpy as np
 import torch
 from numpy.lib import format as npy
 
-from sla.data.decode import BadImageError, shown
-from sla.data.files import FileImages, Paths, Progress, in_threads
+from sla.data.decode import BadImageError
+from sla.data.files import FileImages, Paths, Tick, in_threads
 from sla.data.store import Pixels, Rows
-from sla.disk import exclusive, replacing, to_disk
-from sla.errors import InputError, SLAError
+from sla.disk import check_space, exclusive, replacing, to_disk
+from sla.errors import InputError, SLAError, shown
 
 DECODER = 1  # raise it when the same file would decode to other pixels
 SAVED_BYTES = 64 << 20  # of new pixels between two points from which a fill can go on
 
 
-def cache_dir() -> Path:
-    """The one folder for datasets, indices and caches: `SLA_DATA`, else the platform's cache folder."""
-    if given := os.environ.get("SLA_DATA"):
-        return Path(given).expanduser().absolute()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "sla"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "sla"
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # as the XDG rule says
-    return base / "sla"
-
-
-class CachedImages:
-    """Images of one size (H, W) in a memory-mapped file: reading one is a copy, nothing is decoded."""
+class CachedImages(FileImages):
+    """Image files whose pictures lie at one size (H, W) in a memory-mapped file: reading one is a copy."""
 
     def __init__(self, path: Path, paths: Paths, size: tuple[int, int]) -> None:
-        self.path, self.paths, self.size = path, paths, size
+        super().__init__(paths, size)
+        self.path = path
         self._rows = self._open()
 
     def _open(self) -> np.ndarray:
@@ -57,31 +43,14 @@ class CachedImages:
         self.__dict__.update(state)
         self._rows = self._open()
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(3, H, W)."""
-        return 3, *self.size
-
-    @property
-    def in_memory(self) -> bool:
-        """Not unless the system happens to hold the file in memory."""
-        return False
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def read(self, rows: Rows) -> Pixels:
-        """The images of these rows, in their order."""
+        """The images of these rows, in their order; nothing is decoded."""
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         aspect = np.empty(len(rows), np.float32)
         stored_pixels, stored_aspect = self._rows["pixels"], self._rows["aspect"]
         for i, row in enumerate(rows):
             pixels[i], aspect[i] = stored_pixels[row], stored_aspect[row]
         return Pixels(torch.from_numpy(pixels), torch.from_numpy(aspect))
-
-    def name(self, row: int) -> str:
-        """The path of the file the picture was made from."""
-        return self.paths[row]
 
 
 def row_type(size: tuple[int, int]) -> np.dtype:
@@ -90,7 +59,7 @@ def row_type(size: tuple[int, int]) -> np.dtype:
 
 
 def build_cache(
-    files: FileImages, folder: Path, name: str, *, progress: Progress | None = None
+    files: FileImages, folder: Path, name: str, *, progress: Tick | None = None
 ) -> CachedImages:
     """The cache of these files in `folder`, under `name`: found there, gone on with, or made.
 
@@ -122,7 +91,7 @@ def build_cache(
 
 
 def _fill(
-    files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Progress | None
+    files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Tick | None
 ) -> None:
     """Write the rows in order under a temporary name; beside it a small header says how many are safe."""
     partial, header = path.with_suffix(".partial"), path.with_suffix(".json")
@@ -131,7 +100,7 @@ def _fill(
     head = io.BytesIO()
     npy.write_array_header_1_0(head, fields)
     start = _rows_saved(partial, header, head.getvalue())
-    _check_space(path.parent, (total - start) * kind.itemsize)
+    check_space(path.parent, (total - start) * kind.itemsize, "the image cache")
 
     def save(done: int) -> None:
         to_disk(file)
@@ -201,11 +170,3 @@ def _rows_saved(partial: Path, header: Path, head: bytes) -> int:
         return int(json.loads(header.read_bytes())["filled"]) if begun else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise InputError(
-            f"{shown(folder)}: the image cache needs {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free"
-        )

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sla.errors import InputError
+from sla.disk import reason
+from sla.errors import InputError, shown
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs another program
 MAX_PIXELS = 178_956_970  # where Pillow itself refuses; 512 MiB as RGB
@@ -35,19 +36,14 @@ PILLOW_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
 
 class BadImageError(InputError):
-    """A file that cannot be read as a picture; `path` and `reason` say which and why."""
+    """A file that cannot be read as a picture; `path` and `reason` say which and why, `hint` the way out."""
 
-    def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(f"{shown(path)}: {reason}")
-        self.path, self.reason = str(path), reason
+    def __init__(self, path: str | Path, reason: str, hint: str = "") -> None:
+        super().__init__(f"{shown(path)}: {reason}" + (f"; {hint}" if hint else ""))
+        self.path, self.reason, self.hint = str(path), reason, hint
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.path, self.reason)  # it crosses from worker processes
-
-
-def shown(path: str | Path) -> str:
-    """The path as one printable line, whatever bytes and line breaks its name has."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.path, self.reason, self.hint)  # it crosses from worker processes
 
 
 def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -122,7 +118,7 @@ def _quiet() -> Iterator[None]:
 
 def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
     if isinstance(error, OSError) and error.errno is not None:
-        return (error.strerror or "cannot be read").lower()
+        return reason(error)
     if isinstance(error, Image.DecompressionBombError):
         pixels = re.search(r"\d+", str(error))
         return _too_large(int(pixels[0]) if pixels else None, max_pixels)

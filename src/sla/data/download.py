@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from sla.data.archives import gunzip, new_folder, unpack_into
 from sla.data.entry import Entry, File, Npm
 from sla.data.formats import cifar
+from sla.disk import check_space
 from sla.errors import InputError, SLAError
 
 CHUNK = 1 << 18
@@ -201,7 +202,7 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -
             total = start + int(length) if length else size
             if size is not None and total != size:
                 raise DownloadError(f"{url}: is {total:,} bytes there, not {size:,}: another file")
-            _enough_room(url, part, (total or 0) - start)
+            check_space(part.parent, (total or 0) - start, url, DownloadError)
             with part.open("ab" if resuming else "wb") as out:
                 for chunk in iter(lambda: response.read(CHUNK), b""):
                     out.write(chunk)
@@ -245,9 +246,3 @@ def _refuse_plain_http(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
         raise DownloadError(f"{url}: only https addresses are fetched")
-
-
-def _enough_room(url: str, part: Path, needed: int) -> None:
-    free = shutil.disk_usage(part.parent).free
-    if needed > free:
-        raise DownloadError(f"{url}: needs {needed:,} bytes, {part.parent} has {free:,} free")

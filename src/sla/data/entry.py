@@ -56,9 +56,7 @@ class Entry:
     licence: str
     num_classes: int
     splits: dict[str, int]  # images by split
-    shape: tuple[
-        int, int, int
-    ]  # (C, H, W) in which images are stored; the owner's own size if it is one size
+    shape: tuple[int, int, int]  # (C, H, W) of stored images; the owner's own size if it is one size
     mean: tuple[float, ...]  # by channel, of pixels in [0, 1]
     std: tuple[float, ...]
     statistics: str  # where mean and std come from
@@ -67,7 +65,8 @@ class Entry:
     agreement: str = ""  # what must be agreed to before it can be had; empty: nothing
     checksums: dict[str, str] = field(default_factory=dict)  # md5 of the owner's own files, by file name
     made_of: str = ""  # the dataset whose files it is cut from; empty: its own
-    installed: tuple[str, ...] = ()  # folders where a system package puts it
+    few_shot: bool = False  # each split has classes of its own
+    installed: tuple[str, ...] = ()  # folders where a system package, or this one, puts it
     note: str = ""
 
     @property

@@ -17,8 +17,9 @@ from sla.data.store import ArrayImages, Pixels, Rows
 from sla.errors import InputError
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
+Tick = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
+SKIP_HINT = "in a dataset, on_bad_image='skip' (`sla train --on-bad-image skip`) leaves such files out"
 MAX_THREADS = 16  # beyond it they wait for the interpreter, and hold memory
 
 
@@ -100,7 +101,7 @@ class FileImages:
 
     @property
     def in_memory(self) -> bool:
-        """Never."""
+        """Never: a read decodes, or copies from a file."""
         return False
 
     def __len__(self) -> int:
@@ -114,8 +115,7 @@ class FileImages:
             try:
                 pixels[i], aspect[i] = decode_array(self.paths[int(row)], self.size)
             except BadImageError as error:
-                hint = "; --on-bad-image skip leaves such files out"
-                raise BadImageError(error.path, error.reason + hint) from None
+                raise BadImageError(error.path, error.reason, SKIP_HINT) from None
         return Pixels(torch.from_numpy(pixels), torch.from_numpy(aspect))
 
     def name(self, row: int) -> str:
@@ -124,7 +124,7 @@ class FileImages:
 
 
 def load_into_memory(
-    files: FileImages, *, threads: int | None = None, progress: Progress | None = None
+    files: FileImages, *, threads: int | None = None, progress: Tick | None = None
 ) -> ArrayImages:
     """All images decoded once, in threads.
 
@@ -139,7 +139,7 @@ def load_into_memory(
 
 
 def find_bad(
-    files: FileImages, rows: Rows, *, progress: Progress | None = None
+    files: FileImages, rows: Rows, *, progress: Tick | None = None
 ) -> Iterator[tuple[range, dict[int, str]]]:
     """Decode these rows; for each run of places in `rows`, in order, the broken rows and why."""
 
@@ -156,7 +156,7 @@ def find_bad(
 
 
 def in_threads(
-    work: Callable[[Rows], T], rows: Rows, *, threads: int | None = None, progress: Progress | None = None
+    work: Callable[[Rows], T], rows: Rows, *, threads: int | None = None, progress: Tick | None = None
 ) -> Iterator[tuple[range, T]]:
     """`work` on consecutive parts of the rows, several at a time: places and result, in order.
 

@@ -5,15 +5,14 @@ import os
 import time
 import warnings
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from sla.data.decode import shown
 from sla.data.files import Paths
 from sla.disk import replacing
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError, SLAWarning, listed, shown
 
 SPLIT_NAMES = ("train", "val", "test")
 VERSION = 1
@@ -35,14 +34,9 @@ class Index:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def keep(self, mask: np.ndarray) -> "Index":
-        """Only the rows where the mask, bool (n,), is true."""
-        paths, targets, splits = self.paths.keep(mask), self.targets[mask], self.splits[mask]
-        return replace(self, paths=paths, targets=targets, splits=splits)
 
-
-class Rows:
-    """The growing list of images; classes are numbered as they come and sorted at the end."""
+class IndexBuilder:
+    """An index in the making; classes are numbered as they come and sorted at the end."""
 
     def __init__(self) -> None:
         self.names, self.ends = bytearray(), array("q")
@@ -79,8 +73,7 @@ def _check_classes(source: str | Path, classes: list[str], targets: np.ndarray, 
     for split in (1, 2):
         extra = [shown(classes[i]) for i in np.setdiff1d(targets[splits == split], known)]
         if extra:
-            named = ", ".join(extra[:5]) + (f" and {len(extra) - 5} more" if len(extra) > 5 else "")
-            raise InputError(f"{where}: {SPLIT_NAMES[split]} has classes that train has not: {named}")
+            raise InputError(f"{where}: {SPLIT_NAMES[split]} has classes that train has not: {listed(extra)}")
     if len(known) < 2:
         raise InputError(f"{where}: one class only, {shown(classes[0])!r}; a classifier needs at least two")
 

@@ -2,6 +2,11 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from sla.data.augment import (
     CenterCrop,
@@ -13,7 +18,29 @@ from sla.data.augment import (
     RandomCrop,
     RandomResizedCrop,
 )
+from sla.data.draws import Draws
+from sla.data.transforms import LUMA
 from sla.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Grey pictures for a model of one channel, three equal channels for one of three."""
+
+    count: int
+    stage: ClassVar[str] = "policy"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> (B, count, H, W)."""
+        if images.shape[1] == self.count:
+            return images
+        if images.shape[1] == 1:
+            return images.expand(-1, self.count, -1, -1)
+        if self.count != 1:
+            raise InputError(f"images of {images.shape[1]} channels for a model of {self.count}")
+        grey = images.float() * torch.tensor(LUMA, device=images.device)[:, None, None]
+        return grey.sum(1, keepdim=True).round().to(torch.uint8)
+
 
 KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most numbers each takes; the first is always the size
     "crop": (1, lambda size, padding=4: RandomCrop(size, int(padding))),
@@ -32,7 +59,7 @@ def train_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[flo
     `crop(padding)`, `resized(smallest share of the area, largest)`, `flip(probability)` and
     `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; `none` is nothing.
     """
-    ops: list[Op] = [Normalize(mean, std)]
+    ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
     for name, numbers in _calls(text):
         ops.append(KNOWN[name][1](size, *numbers))
     return Pipeline(tuple(ops))
@@ -41,7 +68,7 @@ def train_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[flo
 def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
     """What a test image goes through: the centre where training saw boxes of the picture, else all of it."""
     crops: tuple[Op, ...] = (CenterCrop(size),) if any(name == "resized" for name, _ in _calls(text)) else ()
-    return Pipeline((*crops, Normalize(mean, std)))
+    return Pipeline((Channels(len(mean)), *crops, Normalize(mean, std)))
 
 
 def check_augment(text: str) -> None:

@@ -1,7 +1,6 @@
 """Finds labelled images: in class folders, below train/ val/ test/, or listed in a CSV."""
 
 import csv
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sla.data.cache import cache_dir
-from sla.data.decode import shown
 from sla.data.files import Paths
-from sla.data.index import SPLIT_NAMES, Index, Rows, load_index, save_index, stamp
-from sla.errors import InputError, nearest
+from sla.data.index import SPLIT_NAMES, Index, IndexBuilder, load_index, save_index, stamp
+from sla.data.kept import index_file
+from sla.errors import InputError, nearest, shown
 
 EXTENSIONS = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"}
 EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm"}
@@ -35,12 +33,6 @@ def open_index(path: str | Path, index_dir: Path | None = None) -> Index:
     return index
 
 
-def index_file(path: str | Path, index_dir: Path | None = None, suffix: str = ".npz") -> Path:
-    """Where the index of a folder or CSV is kept."""
-    name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
-    return (index_dir or cache_dir() / "index") / f"{name}{suffix}"
-
-
 def scan_folder(path: str | Path) -> Index:
     """Read `path/<class>/**/*.jpg`, or the same below `path/train`, `val` and `test`.
 
@@ -49,7 +41,7 @@ def scan_folder(path: str | Path) -> Index:
     """
     if not os.path.isdir(path):
         raise InputError(f"{shown(path)}: {'not a folder' if os.path.exists(path) else 'no such folder'}")
-    scan, rows = _Scan(os.path.abspath(path)), Rows()
+    scan, rows = _Scan(os.path.abspath(path)), IndexBuilder()
     for split, folder in sorted(scan.split_folders().items()):
         folders, images = scan.listing(folder)
         where = shown(os.path.join(path, folder))
@@ -78,7 +70,7 @@ def read_csv(path: str | Path) -> Index:
     except OSError as error:
         raise InputError(f"{shown(path)}: the CSV cannot be read: {error.strerror}") from None
     root = os.path.dirname(os.path.abspath(path))
-    stamps, rows = np.array([stamp(info, time.time_ns())]), Rows()
+    stamps, rows = np.array([stamp(info, time.time_ns())]), IndexBuilder()
     for line, image, label, split in _csv_lines(path):
         where = f"{shown(path)} line {line}"
         if not label:

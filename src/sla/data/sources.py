@@ -1,5 +1,6 @@
 """The catalogue: where each dataset of the paper comes from, what it holds, and on what terms."""
 
+from pathlib import Path
 from typing import Any
 
 from sla.data.entry import Entry, File, Npm, Preprocessing, Web
@@ -80,6 +81,7 @@ def _few_cifar(name: str, **rest: Any) -> Entry:
         "std": _FEW_CIFAR_STD,
     }
     common |= {"statistics": _FEW_PUBLIC, "paper": _FEW_32, "licence": _CIFAR_LICENCE, "made_of": "cifar100"}
+    common |= {"few_shot": True}
     return Entry(name=name, homepage=f"{_TORONTO}/cifar.html", **(common | rest))
 
 
@@ -163,6 +165,7 @@ _ENTRIES = (
         std=(0.3764,),
         statistics=_MEASURED,
         paper=_raw(8, 0.3059, 0.3764),
+        installed=(str(Path(__file__).parent),),
         note="part of this package: the 1,797 images of UCI's test part; here 36 a class are the test split",
     ),
     Entry(
@@ -339,6 +342,7 @@ _ENTRIES = (
         std=_FEW_MINI_STD,
         statistics=_FEW_PUBLIC,
         paper=_FEW_84,
+        few_shot=True,
         agreement="cut from ImageNet: put its images and csv lists, or its pickles, below the data folder",
         note="few-shot: 64, 16 and 20 classes in train, val and test, none in two of them",
     ),

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sla.classifier import Classifier
@@ -12,8 +14,8 @@ from sla.data.augment import Pipeline
 from sla.data.draws import Draws
 from sla.data.recipe import eval_pipeline, train_pipeline
 from sla.errors import InputError
-from sla.factory import create, read_saved
-from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
+from sla.factory import create
+from sla.methods import Method, create_method
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import Config
 from sla.views import parse_views
@@ -21,23 +23,14 @@ from sla.views import parse_views
 
 def build_method(config: Config) -> Method:
     """The method with its views and its criterion."""
-    part, views = config.method, parse_views(config.method.views)
-    criterion = CrossEntropy(label_smoothing=part.label_smoothing)
-    if part.name == "baseline":
-        return Baseline(criterion, part.head)
-    if part.name == "da":
-        return DataAugmentation(views, criterion, part.head)
-    if part.name == "mt":
-        return MultiTask(views, criterion, part.head)
-    return SLA(
-        views,
-        distill=part.name == "sla+sd",
-        beta=part.beta,
-        temperature=part.temperature,
-        view_reduction=part.view_reduction,
-        criterion=criterion,
-        head=part.head,
-    )
+    part = config.method
+    options: dict[str, Any] = {
+        "criterion": CrossEntropy(label_smoothing=part.label_smoothing),
+        "head": part.head,
+    }
+    if part.name.startswith("sla"):
+        options |= {"beta": part.beta, "temperature": part.temperature, "view_reduction": part.view_reduction}
+    return create_method(part.name, parse_views(part.views), **options)
 
 
 def build_model(config: Config, classes: tuple[str, ...]) -> Classifier:
@@ -83,16 +76,10 @@ def load_backbone(model: Classifier, source: str) -> None:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            return read_saved(path)[1]
-        except InputError:
-            try:
-                return load_file(path)
-            except (SafetensorError, OSError):
-                raise InputError(f"{path}: not a safetensors file") from None
+            return load_file(path)
+        except (SafetensorError, OSError):
+            raise InputError(f"{path}: not a safetensors file") from None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # the unpickler's errors are of many kinds; nothing in the file has run

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ class Position:
     seconds: float = 0.0  # of training, over all sittings
     best_step: int = -1
     best_accuracy: float = -1.0
-    best_val: dict[str, float] = field(default_factory=dict)
 
 
 def save_checkpoint(

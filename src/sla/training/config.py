@@ -155,7 +155,9 @@ def with_values(tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, 
         if dotted not in keys():
             raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys())}")
         part, _, name = dotted.rpartition(".")
-        (result.setdefault(part, {}) if part else result)[name] = value
+        if part and not isinstance(result.get(part), dict):
+            result[part] = {}  # absent, or an empty line in a file
+        (result[part] if part else result)[name] = value
     return result
 
 

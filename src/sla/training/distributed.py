@@ -38,11 +38,13 @@ class Group:
             value = box[0]
         return value  # type: ignore[return-value]
 
-    def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether any process says so."""
         if self.world_size == 1:
-            return flag
-        return bool(self.sum(torch.tensor(float(flag), device=self._device())))
+            return flags
+        return tuple(
+            self.sum(torch.tensor(flags, dtype=torch.float32, device=self._device())).bool().tolist()
+        )
 
     def wait(self) -> None:
         """Until every process is here."""

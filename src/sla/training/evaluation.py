@@ -1,10 +1,11 @@
 """Every kind of inference over a dataset, side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sla.classifier import Classifier
 from sla.data.augment import Pipeline
@@ -37,6 +38,18 @@ class Outputs:
         }
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, inside the block; each of its modules returns to its own mode after it."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 @torch.inference_mode()
 def infer(
     model: Classifier,
@@ -49,22 +62,20 @@ def infer(
     tick: Tick | None = None,
 ) -> Outputs:
     """The class logits of a whole dataset; all kinds share one look at each view unless some are named."""
-    was_training, device = model.training, next(model.parameters()).device
-    model.eval()
-    found: dict[str, list[Tensor]] = {}
-    done = 0
-    for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
-        images = pipeline(batch.images, batch.draws, batch.aspect)
-        if kinds is None:
-            logits = model.logits_by_kind(images)
-        else:
-            logits = {how: model.logits(images, how) for how in kinds}
-        for how, values in logits.items():
-            found.setdefault(how, []).append(values.float().cpu())
-        done += len(images)
-        if tick is not None:
-            tick(done, len(dataset))
-    model.train(was_training)
+    found: dict[str, list[Tensor]] = {how: [] for how in kinds or model.method.kinds}
+    device, done = next(model.parameters()).device, 0
+    with evaluating(model):
+        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
+            images = pipeline(batch.images, batch.draws, batch.aspect)
+            if kinds is None:
+                logits = model.logits_by_kind(images)
+            else:
+                logits = {how: model.logits(images, how) for how in kinds}
+            for how, values in logits.items():
+                found[how].append(values.float().cpu())
+            done += len(images)
+            if tick is not None:
+                tick(done, len(dataset))
     return Outputs({how: torch.cat(parts) for how, parts in found.items()}, torch.as_tensor(dataset.targets))
 
 
@@ -73,16 +84,14 @@ def accuracies(
     model: Classifier, dataset: Dataset, pipeline: Pipeline, batch_size: int, workers: int, group: Group
 ) -> dict[str, float]:
     """Accuracy in percent by kind of inference; every process looks at its share of the images."""
-    was_training, device = model.training, next(model.parameters()).device
-    model.eval()
-    kinds = model.method.kinds
-    right = torch.zeros(len(kinds), dtype=torch.float64, device=device)
+    kinds, device = model.method.kinds, next(model.parameters()).device
+    right = torch.zeros(len(kinds), device=device)
     loader = EvalLoader(
         dataset, batch_size, rank=group.rank, world_size=group.world_size, workers=workers, device=device
     )
-    for batch in loader:
-        logits = model.logits_by_kind(pipeline(batch.images, batch.draws, batch.aspect))
-        for place, how in enumerate(kinds):
-            right[place] += (logits[how].argmax(1) == batch.targets).sum()
-    model.train(was_training)
-    return dict(zip(kinds, (100 * group.sum(right) / len(dataset)).tolist(), strict=True))
+    with evaluating(model):
+        for batch in loader:
+            logits = model.logits_by_kind(pipeline(batch.images, batch.draws, batch.aspect))
+            right += torch.stack([(logits[how].argmax(1) == batch.targets).sum() for how in kinds])
+    shares = [100 * hits / len(dataset) for hits in group.sum(right).tolist()]
+    return dict(zip(kinds, shares, strict=True))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sla.disk import replacing
+from sla.training.distributed import Group
 
 BINS = 15  # of confidence, for the calibration error
 
@@ -51,6 +52,42 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
         else:
             low = left
     return 2 / (low + high)
+
+
+class Meter:
+    """Sums of losses and hits since the last row, kept on the device: nothing waits until they are read."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, losses: dict[str, Tensor], targets: Tensor, share: float) -> None:
+        """Take in `share` of a step's images: their mean losses and, from `output`, how many were right."""
+        right = 100 * (losses["output"].argmax(1) == targets).float().mean()
+        values = {name: value.detach().float() for name, value in losses.items() if name != "output"}
+        for name, value in (values | {"train": right, "steps": torch.ones_like(right)}).items():
+            self.sums[name] = self.sums.get(name, 0) + value * share
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss so far was a number."""
+        return bool(self.sums["loss"].isfinite()) if "loss" in self.sums else True
+
+    def gather(self, group: Group) -> None:
+        """The leading process takes over the sums of all."""
+        if group.world_size > 1 and self.sums:
+            names = sorted(self.sums)
+            totals = group.sum(torch.stack([self.sums[name] for name in names]))
+            kept = totals if group.leads else torch.zeros_like(totals)
+            self.sums = dict(zip(names, kept, strict=True))
+
+    def close(self, group: Group) -> dict[str, float]:
+        """The means over all processes, for a row; then it starts anew."""
+        names = sorted(self.sums)
+        totals = group.sum(torch.stack([self.sums[name] for name in names])).tolist()
+        self.sums = {}
+        means = dict(zip(names, totals, strict=True))
+        steps = means.pop("steps")
+        return {name: value / steps for name, value in means.items()}
 
 
 class MetricsFile:

@@ -8,23 +8,22 @@ from typing import Any
 
 import torch
 
-from sla.data.cache import cache_dir
+from sla.backbones import create_backbone
 from sla.data.datasets import load
 from sla.data.files import available_cores
 from sla.data.folder import choose_size
+from sla.data.kept import cache_dir
 from sla.data.protocols import hold_out, limited
 from sla.data.recipe import check_augment
 from sla.data.scan import open_index
 from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
-from sla.methods import METHODS
 from sla.training.config import Config
 from sla.views import parse_views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 LEAST_STEPS = 2000
-HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # normalisation where nothing better is known
 
 
 @dataclass(frozen=True)
@@ -141,13 +140,12 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
 def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Config:
     """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
     channels = splits.train.images.shape[0]
-    mean, std = splits.mean, splits.std
-    if config.model.weights != "none" and config.model.backbone == "efficientnet_lite0":
-        from sla.backbones.efficientnet_lite import PREPROCESSING
-
-        mean, std = PREPROCESSING.mean, PREPROCESSING.std
-    if mean is None or std is None:
-        mean, std = HALF[0][:channels], HALF[1][:channels]
+    mean, std = splits.mean or (0.5,) * channels, splits.std or (0.5,) * channels
+    if config.model.weights == "pretrained":
+        # Weights expect the pixels they were trained with; the backbone knows which, with or without them.
+        bare = create_backbone(config.model.backbone or "", **config.model.options)
+        known = getattr(bare, "preprocessing", None)
+        mean, std = (known.mean, known.std) if known else (mean, std)
     config = _update(config, "model", mean=tuple(mean), std=tuple(std))
     if channels != 3 and "in_channels" not in config.model.options:
         options = {**config.model.options, "in_channels": channels}
@@ -182,8 +180,10 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
         weight_decay=defaults[1],
         backbone_factor=0.3 if tuned else 1.0,
     )
-    num_views = 1 if config.method.name == "baseline" else len(parse_views(config.method.views))
-    config = _update(config, "method", views_per_step=num_views)
+    if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
+        method = config.method.model_copy(update={"views_per_step": 1})
+        config = config.model_copy(update={"method": method})
+    config = _update(config, "method", views_per_step=len(parse_views(config.method.views)))
     given = [key for key in ("iterations", "epochs", "minutes") if getattr(config.run, key) is not None]
     if len(given) > 1 and "iterations" not in given:
         raise InputError(f"say how long once: {' or '.join(given)}")
@@ -206,7 +206,6 @@ def _check(config: Config, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
         raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
-    assert config.method.name in METHODS
     num_views = len(parse_views(config.method.views))
     chosen = config.method.views_per_step or num_views
     if chosen > max(num_views, 1):

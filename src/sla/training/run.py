@@ -11,12 +11,12 @@ import torch
 from sla.classifier import Classifier, Prediction
 from sla.data.augment import Pipeline
 from sla.data.datasets import load
-from sla.data.decode import decode
-from sla.data.draws import Draws
+from sla.data.files import FileImages
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset
 from sla.errors import InputError
 from sla.factory import load as load_classifier
+from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, Tick, infer
@@ -54,26 +54,19 @@ class Run:
         seen = self.model.about["preprocessing"]
         return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
 
-    @torch.inference_mode()
     def predict(
         self, files: Sequence[str | Path], how: str | None = None, batch_size: int = 64
     ) -> Prediction:
         """Class numbers and calibrated probabilities of image files, in their order."""
         how = how or self.model.method.headline
-        stored, pipeline = (self.model.about["preprocessing"]["stored_size"],) * 2, self.pipeline
-        grey = self.config.model.options.get("in_channels", 3) == 1
-        device = next(self.model.parameters()).device
-        parts = [torch.zeros(0, self.model.num_classes)]
-        for start in range(0, len(files), batch_size):
-            pictures = [decode(Path(file), stored) for file in files[start : start + batch_size]]
-            images = torch.stack([image for image, _ in pictures])
-            if grey:
-                images = images.float().mean(1, keepdim=True).round().to(torch.uint8)
-            aspect = torch.tensor([aspect for _, aspect in pictures])
-            seen = pipeline(images.to(device), Draws(0, 0, len(images)), aspect.to(device))
-            logits = self.model.logits(seen, how).float().cpu()
-            parts.append((logits / self.temperatures.get(how, 1.0)).softmax(-1))
-        probabilities = torch.cat(parts)
+        check_how(how, self.model.method.kinds)
+        if not files:
+            return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
+        stored = self.model.about["preprocessing"]["stored_size"]
+        images = FileImages([str(file) for file in files], (stored, stored))
+        dataset = Dataset(images, np.zeros(len(files), np.int64), tuple(self.classes))
+        logits = infer(self.model, dataset, self.pipeline, batch_size=batch_size, kinds=(how,)).logits[how]
+        probabilities = (logits / self.temperatures.get(how, 1.0)).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
 
     def evaluate(

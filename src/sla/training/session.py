@@ -2,26 +2,17 @@
 
 import errno
 import json
-import platform
 import shlex
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from sla import __version__
-from sla.backbones.cost import count_flops, count_parameters
-from sla.data.store import Dataset, Splits
+from sla.data.store import Splits
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, SLAError
-from sla.factory import load as load_classifier
-from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import (
     Config,
     differing_keys,
@@ -31,11 +22,11 @@ from sla.training.config import (
     write_config,
 )
 from sla.training.distributed import Group, join_group, leave_group
-from sla.training.evaluation import infer
-from sla.training.loop import Stop, Trainer, Watch, measure_seconds
-from sla.training.metrics import fit_temperature
+from sla.training.loop import Trainer, Watch, measure_seconds
 from sla.training.plan import Plan, make_plan
+from sla.training.result import make_result
 from sla.training.run import Run
+from sla.training.stop import Stop
 
 # torch.compile is used by default where the time it saves is more than the time it takes: on two cores it
 # took at most this long and saved this share of the training time.
@@ -102,7 +93,7 @@ def train(
             )
         if group.leads:
             with replacing(folder / "result.json") as file:
-                file.write((json.dumps(_result(trainer), indent=2) + "\n").encode())
+                file.write((json.dumps(make_result(trainer), indent=2) + "\n").encode())
         group.wait()
     return Run(folder)
 
@@ -182,24 +173,22 @@ def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 def _settle(plan: Plan, group: Group, say: Say) -> Plan:
     """Fix what depends on the machine's speed, once: iterations from minutes, and whether to compile."""
     run = plan.config.run
-    if run.iterations is None or run.compile is None:
-        seconds = group.share(measure_seconds(plan, Group()) if group.leads else None) / group.world_size
-        iterations, compiles = run.iterations, run.compile
-        total = run.minutes * 60 if iterations is None and run.minutes else (iterations or 1) * seconds
+    iterations, compiles = run.iterations, run.compile
+    if compiles is None and run.device == "cpu" and shutil.which("g++") is None:
+        compiles = False
+    if iterations is None or compiles is None:
+        seconds = group.share(measure_seconds(plan) if group.leads else None) / group.world_size
+        total = 60 * run.minutes if iterations is None and run.minutes else (iterations or 1) * seconds
         if compiles is None:
-            compiles = shutil.which("g++") is not None or run.device == "cuda"
-            compiles = compiles and total * COMPILE_SAVES > COMPILE_SECONDS
-            say(f"about {_duration(total)} of training, {'compiled' if compiles else 'not compiled'}")
+            compiles = total * COMPILE_SAVES > COMPILE_SECONDS
+        say(f"about {_duration(total)} of training, {'compiled' if compiles else 'not compiled'}")
         if iterations is None:
             if compiles:
                 total, seconds = total - COMPILE_SECONDS, seconds * (1 - COMPILE_SAVES)
             iterations = max(int(total / seconds), 1)
             say(f"{iterations:,} iterations fit into {run.minutes:g} minutes")
-        fixed = run.model_copy(update={"iterations": iterations, "compile": compiles})
-        plan = Plan(
-            plan.config.model_copy(update={"run": fixed}), plan.train, plan.val, plan.test, plan.reasons
-        )
-    return plan
+    fixed = run.model_copy(update={"iterations": iterations, "compile": compiles})
+    return replace(plan, config=plan.config.model_copy(update={"run": fixed}))
 
 
 def _check_space(folder: Path, trainer: Trainer) -> None:
@@ -212,93 +201,6 @@ def _check_space(folder: Path, trainer: Trainer) -> None:
         raise InputError(
             f"{folder}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB are needed for checkpoints"
         )
-
-
-def _result(trainer: Trainer) -> dict[str, Any]:
-    """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
-    plan, config, position = trainer.plan, trainer.config, trainer.position
-    checkpoints = {"last": find_checkpoint(trainer.folder / "checkpoint", "last")}
-    checkpoints["best"] = find_checkpoint(trainer.folder / "checkpoint", "best")
-    accuracies: dict[str, Any] = {}
-    temperatures: dict[str, dict[str, float]] = {}
-    for which, checkpoint in checkpoints.items():
-        if checkpoint is None:
-            continue
-        model = load_classifier(checkpoint / WEIGHTS, trainer.device)
-        found: dict[str, Any] = {"step": model.about["step"]}
-        for name, dataset in (("val", plan.val), ("test", plan.test)):
-            if dataset is None:
-                continue
-            outputs = infer(model, dataset, trainer.eval_pipeline, workers=config.data.workers or 0)
-            if name == "val":
-                temperatures[which] = {
-                    how: fit_temperature(x, outputs.targets) for how, x in outputs.logits.items()
-                }
-            found[name] = outputs.scores(temperatures.get(which))
-        accuracies[which] = found
-    return {
-        "headline": trainer.model.method.headline,
-        "accuracies": accuracies,
-        "temperatures": temperatures,
-        "seed": config.run.seed,
-        "images": {name: _count(getattr(plan, name)) for name in ("train", "val", "test")},
-        "cost": _cost(trainer, position.seconds),
-        "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": _commit(),
-        "command": shlex.join(["sla", *sys.argv[1:]]),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _cost(trainer: Trainer, seconds: float) -> dict[str, Any]:
-    config = trainer.config
-    channels, size = trainer.plan.train.images.shape[0], config.model.resolution or 1
-    views = config.method.views_per_step or 1
-    forward = count_flops(trainer.model.backbone.cpu(), (channels, size, size))
-    trainer.model.to(trainer.device)
-    return {
-        "seconds": round(seconds, 2),
-        "iterations": trainer.steps,
-        "images_seen": trainer.steps * trainer.batch_size * views,
-        # Backward costs twice the forward pass.
-        "training_flop": 3 * forward * trainer.steps * trainer.batch_size * views,
-        "inference_flop": {
-            how: forward * (len(trainer.model.method.views) if how == "aggregated" else 1)
-            for how in trainer.model.method.kinds
-        },
-        "parameters": count_parameters(trainer.model),
-        "peak_memory_bytes": _peak_memory(trainer.device),
-        "device": str(trainer.device),
-        "processes": trainer.group.world_size,
-    }
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this package runs from, where it is one."""
-    here = Path(__file__).parent
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def _count(dataset: Dataset | None) -> int:
-    return 0 if dataset is None else len(dataset)
 
 
 def _duration(seconds: float) -> str:

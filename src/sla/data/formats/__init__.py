@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sla.data.files import Paths
+from sla.disk import reason
 from sla.errors import InputError
 
 
@@ -52,7 +53,7 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a text file") from None
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise InputError(f"{path}: {reason(error)}") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from sla.data.formats import Arrays, labels_in_range, read_lines
 from sla.data.unpickle import load_pickle
+from sla.disk import reason
 from sla.errors import InputError
 
 SIDE = 32
@@ -120,7 +121,7 @@ def _records(file: Path, label_bytes: int) -> np.ndarray:
     try:
         data = np.fromfile(file, dtype=np.uint8)
     except OSError as error:
-        raise InputError(f"{file}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise InputError(f"{file}: {reason(error)}") from None
     if not len(data) or len(data) % size:
         raise InputError(
             f"{file}: {len(data):,} bytes, not whole records of {size:,}: truncated or not CIFAR's"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sla.data.formats import Arrays, labels_in_range
+from sla.disk import reason
 from sla.errors import InputError
 
 PARTS = {"train": "train", "test": "t10k"}
@@ -26,7 +27,7 @@ def read_idx(path: Path) -> np.ndarray:
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path}: truncated or damaged gzip file") from None
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise InputError(f"{path}: {reason(error)}") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != UNSIGNED_BYTE or len(data) < 4 + 4 * data[3]:
         raise InputError(f"{path}: not an idx file of unsigned bytes")
     shape = struct.unpack(f">{data[3]}I", data[4 : 4 + 4 * data[3]])

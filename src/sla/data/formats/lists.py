@@ -8,6 +8,7 @@ import numpy as np
 
 from sla.data.formats import Listing, labels_in_range, listing, read_lines
 from sla.data.formats.mat import read_mat
+from sla.disk import reason
 from sla.errors import InputError
 
 
@@ -120,7 +121,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         held = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise InputError(f"{path}: {reason(error)}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not JSON, or truncated") from None
     wanted: dict[str, dict[str, type]] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sla.disk import reason
 from sla.errors import InputError
 
 MAX_BYTES = 1 << 28  # of one decompressed variable; the known lists have a few MB
@@ -27,7 +28,7 @@ def read_mat(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from None
+        raise InputError(f"{path}: {reason(error)}") from None
     if len(data) < 128 or data[126:128] not in (b"IM", b"MI") or not data.startswith(b"MATLAB 5.0"):
         raise InputError(f"{path}: not a MATLAB 5 file")
     try:

@@ -1,0 +1,33 @@
+"""Being asked to stop: Ctrl-C and SIGTERM let the step end first."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """The first signal asks the loop to end after its step; a second Ctrl-C ends at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    @contextmanager
+    def listening(self) -> Iterator["Stop"]:
+        """Take the signals over, inside the block; only a main thread can."""
+        kept = {}
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                kept[number] = signal.signal(number, self._ask)
+        except ValueError:
+            pass
+        try:
+            yield self
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
