@@ -10,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from sla.cli.data import app
+from sla.cli.display import print_table
 from sla.data.sources import CATALOGUE
 from sla.errors import InputError
 
@@ -114,6 +115,21 @@ def test_check_compares_with_the_whole(own_data_folder: Path, monkeypatch: pytes
     with pytest.warns(UserWarning, match="cifar10 in .*: 10 of 10 classes, 5 of 50,000 train images"):
         result = run("check", "cifar10")
     assert "train: 5 of 50,000 images, 10 classes, 0 (dog) to 1 (airplane)" in result.stdout
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_in_a_table_are_plain_text(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    name = "[red]x & :smile:" + "y" * 300 + ".png"
+    print_table(("file", "1."), [(name, "cat [b]9%")])
+    printed = capsys.readouterr().out
+    assert "cat [b]9%" in printed
+    if terminal:
+        assert "[red]x & :smile:" in printed
+    else:
+        assert printed == f"file\t1.\n{name}\tcat [b]9%\n"
 
 
 def test_help_is_light() -> None:

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 from sla.data import cache as cache_module
-from sla.data.cache import CachedImages, build_cache, cache_dir
+from sla.data.cache import CachedImages, build_cache
 from sla.data.decode import BadImageError, decode
 from sla.data.files import CHUNK, FileImages
+from sla.data.kept import cache_dir
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, SLAError
 
@@ -235,7 +236,7 @@ def test_a_full_disk_is_seen_before_it_is_full(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(InputError, match=r"the image cache needs 0\.0 GB and 0\.0 GB are free"):
         build_cache(files, tmp_path / "c", "x")
 
@@ -283,3 +284,23 @@ def test_a_lock_ends_with_its_block(tmp_path: Path) -> None:
     for _ in range(2):
         with exclusive(tmp_path / "deep" / "lock"):
             assert (tmp_path / "deep" / "lock").exists()
+
+
+def _hold(lock: Path, queue: "multiprocessing.Queue[bool]") -> None:
+    with exclusive(lock):
+        queue.put(True)
+        time.sleep(60)
+
+
+def test_a_lock_keeps_others_out_until_its_process_is_dead(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    holder = context.Process(target=_hold, args=(tmp_path / "lock", queue))
+    holder.start()
+    assert queue.get(timeout=30)
+    with pytest.raises(BlockingIOError), exclusive(tmp_path / "lock", wait=False):
+        pytest.fail("two are inside")
+    holder.kill()
+    holder.join(30)
+    with exclusive(tmp_path / "lock", wait=False):
+        pass

@@ -233,13 +233,26 @@ def test_cifar_fs_and_fc100_are_cut_from_cifar100(tmp_path: Path) -> None:
             seen |= set(part.classes)
     families = {coarse[names.index(name) // 5] for name in splits.train.classes}
     assert families == set(class_lists("fc100")["train"])
+    records = (folder / "test.bin").read_bytes()
+    (folder / "test.bin").write_bytes(records + bytes([3, 0]) + bytes(3072))  # class 0 is of 0 and of 3
+    with pytest.raises(InputError, match="a fine class has two coarse labels"):
+        load("fc100", root=tmp_path)
 
 
 def test_digits_need_nothing() -> None:
     splits = load("digits")
     assert splits.test is not None
     assert (len(splits.train), len(splits.test), splits.train.images.shape) == (1437, 360, (1, 8, 8))
-    assert find("digits") is None
+    found = find("digits")
+    assert found is not None
+    assert (found[0] / "digits.npz").is_file()
+
+
+def test_digits_are_there_whatever_the_root(tmp_path: Path) -> None:
+    assert len(load("digits", root=tmp_path).train) == 1437
+    np.savez(tmp_path / "digits.npz", images=np.zeros((3, 8, 8)))
+    with pytest.raises(InputError, match=r"digits\.npz: not the digits of this package"):
+        load("digits", root=tmp_path)
 
 
 def test_a_folder_a_csv_and_a_wrong_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

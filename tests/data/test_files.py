@@ -102,6 +102,9 @@ def test_the_first_bad_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match=r"005\.png: not an image .*--on-bad-image skip") as caught:
         load_into_memory(FileImages(names, (2, 2), tmp_path))
     assert caught.value.path == str(tmp_path / "005.png")
+    assert "skip" not in caught.value.reason
+    copy = pickle.loads(pickle.dumps(caught.value))  # as it comes from a worker
+    assert (str(copy), copy.reason) == (str(caught.value), caught.value.reason)
     assert threading.active_count() == before  # no thread is left behind
 
 

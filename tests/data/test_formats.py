@@ -13,13 +13,14 @@ import scipy.io
 from PIL import Image
 
 from sla.data.decode import open_rgb
-from sla.data.formats import Arrays, Listing
-from sla.data.formats.cifar import cifar100_coarse, convert_npm, read_cifar10, read_cifar100
-from sla.data.formats.digits import read_digits
+from sla.data.formats import Arrays, Listing, Parts
+from sla.data.formats.cifar import convert_npm
 from sla.data.formats.idx import read_idx, read_mnist
 from sla.data.formats.lists import read_cub, read_dogs, read_inaturalist, read_mit67
 from sla.data.formats.mat import read_mat
-from sla.data.formats.wordnet import class_lists, read_imagenet, read_mini, read_tiny
+from sla.data.formats.wordnet import class_lists, read_imagenet
+from sla.data.layouts import find_layout
+from sla.data.sources import CATALOGUE
 from sla.errors import InputError
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
@@ -29,6 +30,13 @@ TEN = tuple("0123456789")
 @pytest.fixture(autouse=True)
 def _own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLA_DATA", str(tmp_path_factory.mktemp("sla")))
+
+
+def read(name: str, folder: Path) -> Parts:
+    """Read by the layout that the folder has."""
+    found = find_layout(name, [folder])
+    assert found is not None
+    return found[1].read(found[0])
 
 
 def colour(number: int) -> int:
@@ -84,7 +92,7 @@ def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path: Path) -
         }
         (tmp_path / "py" / name).write_bytes(pickle.dumps(batch, 2))
     for folder in ("bin", "py"):
-        parts = read_cifar10(tmp_path / folder)
+        parts = read("cifar10", tmp_path / folder)
         assert parts["train"].pixels.shape == (15, 3, 32, 32)
         assert parts["test"].targets.tolist() == made["test_batch"][0].tolist()
         labels, pixels = made["data_batch_2"]
@@ -124,11 +132,11 @@ def cifar100(folder: Path, python: bool) -> np.ndarray:
 @pytest.mark.parametrize("python", [False, True], ids=["binary", "python"])
 def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path: Path, python: bool) -> None:
     labels = cifar100(tmp_path / "c", python)
-    parts = read_cifar100(tmp_path / "c")
+    parts = read("cifar100", tmp_path / "c")
     assert parts["train"].targets.tolist() == labels.tolist()
     assert parts["train"].pixels[9].reshape(-1).tolist() == cifar_pixels(100, 5)[9].tolist()
     assert parts["test"].classes[42] == "fine42"
-    assert cifar100_coarse(tmp_path / "c")["fine42"] == 2
+    assert parts["test"].groups[42] == "coarse02"
 
 
 def test_wrong_cifar_files(tmp_path: Path) -> None:
@@ -136,15 +144,15 @@ def test_wrong_cifar_files(tmp_path: Path) -> None:
     whole = (tmp_path / "data_batch_3.bin").read_bytes()
     (tmp_path / "data_batch_3.bin").write_bytes(whole[:-1])
     with pytest.raises(InputError, match=r"data_batch_3\.bin: 9,218 bytes, not whole records of 3,073"):
-        read_cifar10(tmp_path)
+        read("cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(b"\x0a" + whole[1:])
     with pytest.raises(
         InputError, match=r"data_batch_3\.bin: labels run from .* to 10, but there are 10 classes"
     ):
-        read_cifar10(tmp_path)
+        read("cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
     with pytest.raises(InputError, match=r"data_batch_3\.bin: no such file"):
-        read_cifar10(tmp_path)
+        read("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +169,7 @@ def test_wrong_cifar_pickles(tmp_path: Path, batch: object, reason: str) -> None
     for name in ("data_batch_1", "test_batch"):
         (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(InputError, match=rf"data_batch_1: .*{reason}"):
-        read_cifar10(tmp_path)
+        read("cifar10", tmp_path)
 
 
 def npm_package(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -238,7 +246,7 @@ def test_wrong_idx_files(tmp_path: Path) -> None:
 
 def test_digits_are_scikit_learns_byte_for_byte() -> None:
     digits = pytest.importorskip("sklearn.datasets").load_digits()
-    parts = read_digits()
+    parts = read("digits", Path(CATALOGUE["digits"].installed[0]))
     expected = {tuple(np.floor(image * 255 / 16 + 0.5).astype(int).ravel()) for image in digits.images}
     pixels = np.concatenate([parts["train"].pixels, parts["test"].pixels]).reshape(-1, 64)
     assert {tuple(image) for image in pixels.tolist()} == expected
@@ -427,23 +435,23 @@ def tiny(root: Path) -> None:
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
     tiny(tmp_path)
-    parts = read_tiny(tmp_path)
+    parts = read("tiny-imagenet", tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 0, 1, 1, 2, 2]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [2, 0, 1]
     rows(tmp_path / "val" / "val_annotations.txt", "val_0.JPEG\tn99999999\t0\t0\t1\t1")
     with pytest.raises(InputError, match=r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'"):
-        read_tiny(tmp_path)
+        read("tiny-imagenet", tmp_path)
 
 
 def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path: Path) -> None:
     for number, name in enumerate(WNIDS):
         picture(tmp_path / "train" / name / "a.JPEG", number)
         picture(tmp_path / "val" / name / "b.JPEG", number)
-    parts = read_tiny(tmp_path)
+    parts = read("tiny-imagenet", tmp_path)
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0, 1, 2]
     picture(tmp_path / "train" / "cats" / "a.JPEG", 0)
     with pytest.raises(InputError, match="class folder 'cats' is not of this dataset"):
-        read_tiny(tmp_path)
+        read("tiny-imagenet", tmp_path)
 
 
 @pytest.mark.parametrize("labels", ["folders", "solution", "annotations", "devkit", "none"])
@@ -492,7 +500,7 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
             for number, name in reversed(list(enumerate(names))):
                 writer.writerow([f"{name}0000001.jpg", name])
                 picture(tmp_path / "images" / f"{name}0000001.jpg", number)
-    parts = read_mini(tmp_path)
+    parts = read("mini-imagenet", tmp_path)
     assert list(parts) == ["train", "val", "test"]
     for split, names in mini_classes().items():
         part = parts[split]
@@ -501,7 +509,7 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
         assert numbers_seen(part) == part.targets.tolist() == [1, 0]
     (tmp_path / "val.csv").write_bytes((tmp_path / "train.csv").read_bytes())
     with pytest.raises(InputError, match=r"val\.csv: class .* is not one of mini-ImageNet's val classes"):
-        read_mini(tmp_path)
+        read("mini-imagenet", tmp_path)
 
 
 def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
@@ -516,7 +524,7 @@ def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
         name = "train_phase_train" if split == "train" else split
         (tmp_path / "b" / f"miniImageNet_category_split_{name}.pickle").write_bytes(pickle.dumps(held, 4))
     for folder in ("a", "b"):
-        parts = read_mini(tmp_path / folder)
+        parts = read("mini-imagenet", tmp_path / folder)
         for split in ("train", "val", "test"):
             part = parts[split]
             assert isinstance(part, Arrays)
@@ -524,7 +532,7 @@ def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
             assert part.pixels[2, 1, 30, 40] == pixels[2, 30, 40, 1]
     (tmp_path / "a" / "mini-imagenet-cache-test.pkl").unlink()
     with pytest.raises(InputError, match=r"no mini-imagenet-cache-test\.pkl"):
-        read_mini(tmp_path / "a")
+        read("mini-imagenet", tmp_path / "a")
 
 
 def test_few_shot_class_lists_are_whole_and_disjoint() -> None:

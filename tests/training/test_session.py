@@ -455,3 +455,21 @@ def test_a_compiled_run_learns_the_same(tmp_path):
     for left, right in zip(*rows, strict=True):
         numbers = [[float(cell or -1) for cell in row.split(",")[:7]] for row in (left, right)]
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-3)
+
+
+def test_workers_of_evaluation_change_no_prediction(finished, tmp_path):
+    """Pictures decoded in this process, or in two others."""
+    from PIL import Image
+
+    from sla.data.files import FileImages
+    from sla.data.store import Dataset
+
+    test = load("digits").test.subset(range(40))
+    for place in range(40):
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(tmp_path / f"{place}.png")
+    images = FileImages([str(tmp_path / f"{place}.png") for place in range(40)], (8, 8))
+    dataset = Dataset(images, test.targets, test.classes)
+    here, there = (finished.evaluate(dataset, workers=workers, batch_size=7) for workers in (0, 2))
+    for how, logits in here.logits.items():
+        assert torch.equal(there.logits[how], logits)
+        torch.testing.assert_close(logits, finished.evaluate(test).logits[how], atol=1e-4, rtol=0)
