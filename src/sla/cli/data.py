@@ -2,11 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from sla.errors import listed
 
 if TYPE_CHECKING:
     from sla.data.check import Check
@@ -22,20 +24,22 @@ Root = Annotated[
 @app.command("list")
 def list_datasets() -> None:
     """Every dataset by name: what it holds, and whether it is on this machine."""
+    from sla.cli.display import print_table
     from sla.data.datasets import find
     from sla.data.sources import CATALOGUE
 
     rows = []
     for entry in CATALOGUE.values():
         images = " + ".join(f"{count:,}" for count in entry.splits.values())
-        here = "yes" if entry.name == "digits" or find(entry.name) else "no"
+        here = "yes" if find(entry.name) else "no"
         rows.append((entry.name, f"{entry.num_classes:,}", images, _download(entry), here))
-    _print_table(("name", "classes", "images", "download", "here"), rows)
+    print_table(("name", "classes", "images", "download", "here"), rows)
 
 
 @app.command()
 def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
     """All that is known of one dataset: source, size, checksums, licence, splits, preprocessing."""
+    from sla.cli.display import print_table
     from sla.data.datasets import find
     from sla.data.entry import Web
     from sla.data.sources import find_entry, source_of
@@ -66,8 +70,8 @@ def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None
             rows.append(("mirror", f"{route.title}, {route.bytes:,} bytes, {route.checksum}"))
     if entry.note:
         rows.append(("note", entry.note))
-    rows.append(("here", str(found[0]) if found else "in this package" if name == "digits" else "no"))
-    _print_table(None, rows)
+    rows.append(("here", str(found[0]) if found else "no"))
+    print_table(None, rows)
 
 
 @app.command()
@@ -126,12 +130,9 @@ def _check_lines(found: "Check") -> Iterator[str]:
             yield f"{first} and {second}: {len(pairs):,} images are in both{_some(pairs)}"
 
 
-def _some(pairs: list[tuple[str, str]], most: int = 5) -> str:
+def _some(pairs: list[tuple[str, str]]) -> str:
     """`: a (b), ...` for the first few."""
-    if not pairs:
-        return ""
-    more = f", and {len(pairs) - most:,} more" if len(pairs) > most else ""
-    return ": " + ", ".join(f"{first} ({second})" for first, second in pairs[:most]) + more
+    return f": {listed([f'{first} ({second})' for first, second in pairs])}" if pairs else ""
 
 
 def _download(entry: Any) -> str:
@@ -144,21 +145,6 @@ def _download(entry: Any) -> str:
 
 def _numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
-
-
-def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple[str, ...]]) -> None:
-    """A table on a terminal; elsewhere plain lines, a tab between fields."""
-    if not sys.stdout.isatty():
-        for row in (*([header] if header else []), *rows):
-            typer.echo("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*(header or ()), show_header=header is not None, box=None)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 @contextlib.contextmanager

@@ -92,12 +92,18 @@ def describe(numbers: dict[str, float]) -> str:
     return "  ".join(parts)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table: the first column to the left, the others to the right; file and class names are plain text."""
-    table = Table(box=None, pad_edge=False)
-    for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place == 0 else "right", overflow="fold")
+def print_table(header: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> None:
+    """A table on a terminal, elsewhere plain lines with a tab between fields; names are plain text in both.
+
+    With a header the columns after the first stand to the right; without one everything is to the left.
+    """
+    if not sys.stdout.isatty():
+        for row in (*([header] if header else []), *rows):
+            print(*row, sep="\t")
+        return
+    table = Table(box=None, pad_edge=False, show_header=header is not None)
+    for place, name in enumerate(header or [""] * max(map(len, rows), default=0)):
+        table.add_column(name, justify="right" if header and place else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    # A pipe has no width to fit into: names stay on their line.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 10_000).print(table)
+    Console(highlight=False).print(table)

@@ -58,9 +58,7 @@ def row_type(size: tuple[int, int]) -> np.dtype:
     return np.dtype([("key", "<u8"), ("aspect", "<f4"), ("pixels", "u1", (3, *size))])
 
 
-def build_cache(
-    files: FileImages, folder: Path, name: str, *, progress: Tick | None = None
-) -> CachedImages:
+def build_cache(files: FileImages, folder: Path, name: str, *, progress: Tick | None = None) -> CachedImages:
     """The cache of these files in `folder`, under `name`: found there, gone on with, or made.
 
     It holds as long as no file changes its name, its size or its time of change. Then it is made anew from
@@ -90,9 +88,7 @@ def build_cache(
     return CachedImages(path, files.paths, files.size)
 
 
-def _fill(
-    files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Tick | None
-) -> None:
+def _fill(files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Tick | None) -> None:
     """Write the rows in order under a temporary name; beside it a small header says how many are safe."""
     partial, header = path.with_suffix(".partial"), path.with_suffix(".json")
     kind, total = row_type(files.size), len(files)

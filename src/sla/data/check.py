@@ -13,6 +13,7 @@ from sla.data.decode import BadImageError
 from sla.data.download import Progress, verify_files
 from sla.data.entry import Entry
 from sla.data.files import in_threads
+from sla.data.index import SPLIT_NAMES
 from sla.data.sources import CATALOGUE, source_of
 from sla.data.store import Dataset, Rows, Splits
 from sla.disk import replacing
@@ -67,11 +68,12 @@ def check(
 
     With `pixels` every picture is decoded and compared by its exact pixels. `sheet` is a PNG to write.
     """
-    entry = CATALOGUE.get(str(data))
+    entry = CATALOGUE.get(data) if isinstance(data, str) else None
     splits = load(data, root=root, memory_limit=0, progress=progress)
-    folder = _folder(data, root, entry)
-    compared = verify_files(source_of(entry), folder) if entry and entry.name != "digits" else []
-    parts = [(name, part) for name in ("train", "val", "test") if (part := getattr(splits, name)) is not None]
+    found = find(entry.name, root=root) if entry else None
+    folder = found[0] if found else Path(data)
+    compared = verify_files(source_of(entry), folder) if entry else []
+    parts = [(name, part) for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None]
     looks = [_Look(name, part, entry, progress if pixels else None, pixels) for name, part in parts]
     shared = {}
     for i, first in enumerate(looks):
@@ -136,7 +138,7 @@ class _Look:
                 pixels = self.data.read([place]).images[0].numpy()
             except BadImageError as error:
                 keys.append(None)
-                bad.append((error.path, error.reason.split("; --on-bad-image")[0]))
+                bad.append((error.path, error.reason))
                 continue
             keys.append(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest())
             flat = pixels.reshape(len(pixels), -1) / 255
@@ -177,8 +179,3 @@ def _readable(data: Dataset, places: np.ndarray) -> Iterator[np.ndarray]:
             yield data.read([place]).images[0].permute(1, 2, 0).numpy()
         except BadImageError:
             continue
-
-
-def _folder(data: str | Path, root: str | Path | None, entry: Entry | None) -> Path:
-    found = find(entry.name, root=root) if entry else None
-    return found[0] if found else Path(data)

@@ -5,16 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sla.data.formats import Parts
-from sla.data.formats.cifar import read_cifar10, read_cifar100
+from sla.data.formats import Parts, cifar, wordnet
+from sla.data.formats.digits import read_digits
 from sla.data.formats.idx import read_mnist
 from sla.data.formats.lists import read_cub, read_dogs, read_inaturalist, read_mit67
-from sla.data.formats.wordnet import CACHED, CATEGORIES, read_folders, read_imagenet, read_mini, read_tiny
 
 TOPS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat")
 FASHION = (*TOPS, "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 DIGITS = tuple(str(digit) for digit in range(10))
-TRAIN_TEST = {"train": "train", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,10 @@ def _is(path: Path, mark: str) -> bool:
     return path.is_dir() if mark.endswith("/") else path.is_file()
 
 
-def _folders(pattern: str, example: str) -> Layout:
-    read = partial(read_folders, splits=TRAIN_TEST, pattern=pattern, example=example)
-    return Layout(("train/", "test/"), read)
+def _folders(pattern: str, example: str, test: str = "test") -> Layout:
+    splits = {"train": "train", "test": test}
+    read = partial(wordnet.read_folders, splits=splits, pattern=pattern, example=example)
+    return Layout(("train/", f"{test}/"), read)
 
 
 def _idx(folders: Sequence[str], classes: tuple[str, ...]) -> Place:
@@ -76,18 +75,19 @@ _IMAGENET = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC", "imagenet", "ImageNet", "ILS
 PLACES = {
     "mnist": _idx(("mnist", "MNIST/raw", "MNIST"), DIGITS),
     "fashion-mnist": _idx(("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"), FASHION),
+    "digits": Place(("digits",), (Layout(("digits.npz",), read_digits),)),
     "cifar10": Place(
         ("cifar-10-batches-bin", "cifar-10-batches-py"),
         (
-            Layout(("data_batch_1.bin", "test_batch.bin"), read_cifar10),
-            Layout(("data_batch_1", "test_batch"), read_cifar10),
+            Layout(("data_batch_1.bin", "test_batch.bin"), cifar.read_cifar10_binary),
+            Layout(("data_batch_1", "test_batch"), cifar.read_cifar10_python),
         ),
     ),
     "cifar100": Place(
         ("cifar-100-binary", "cifar-100-python"),
         (
-            Layout(("train.bin", "test.bin", "fine_label_names.txt"), read_cifar100),
-            Layout(("train", "test", "meta"), read_cifar100),
+            Layout(("train.bin", "test.bin", "fine_label_names.txt"), cifar.read_cifar100_binary),
+            Layout(("train", "test", "meta"), cifar.read_cifar100_python),
         ),
     ),
     "cub200": Place(
@@ -113,11 +113,14 @@ PLACES = {
     ),
     "tiny-imagenet": Place(
         ("tiny-imagenet-200", "tiny-imagenet"),
-        (Layout(("train/", "val/"), read_tiny),),
+        (
+            Layout(("train/", "val/val_annotations.txt"), wordnet.read_tiny),
+            _folders(wordnet.WORDNET, "'n01443537'", test="val"),
+        ),
     ),
     "imagenet": Place(
         (*_IMAGENET, "imagenet/ILSVRC/Data/CLS-LOC"),
-        (Layout(("train/", "val/"), read_imagenet),),
+        (Layout(("train/", "val/"), wordnet.read_imagenet),),
     ),
     "inaturalist2018": Place(
         ("inaturalist2018", "iNaturalist2018", "inat2018"),
@@ -126,10 +129,10 @@ PLACES = {
     "mini-imagenet": Place(
         ("mini-imagenet", "miniImageNet", "miniimagenet", "mini_imagenet"),
         (
-            Layout((CACHED.format("train"),), read_mini),
-            Layout((CATEGORIES.format("train_phase_train"),), read_mini),
-            Layout(("images/", "train.csv", "val.csv", "test.csv"), read_mini),
-            Layout(("train/", "val/", "test/"), read_mini),
+            Layout((wordnet.CACHED.format("train"),), wordnet.read_mini_cached),
+            Layout((wordnet.CATEGORIES.format("train_phase_train"),), wordnet.read_mini_categories),
+            Layout(("images/", "train.csv", "val.csv", "test.csv"), wordnet.read_mini_csv),
+            Layout(("train/", "val/", "test/"), wordnet.read_mini_folders),
         ),
     ),
 }

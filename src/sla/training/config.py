@@ -25,7 +25,9 @@ class DataConfig(Part):
     hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
     per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
-    cache: bool = Field(False, description="keep resized pictures on disk when they do not fit in memory")
+    cache: bool = Field(
+        False, description="keep resized pictures in the cache folder: decoded once, not at every start"
+    )
     workers: int | None = Field(None, ge=0, description="processes that decode pictures")
     sampling: Literal["epochs", "random"] = Field("epochs", description="or a fresh random batch each step")
 

@@ -1,6 +1,6 @@
 """Every kind of inference over a dataset, side by side."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from sla.classifier import Classifier
 from sla.data.augment import Pipeline
+from sla.data.files import Tick
 from sla.data.loader import EvalLoader
 from sla.data.store import Dataset
 from sla.training.distributed import Group
 from sla.training.metrics import calibration_error, negative_log_likelihood, top_k_accuracy
-
-Tick = Callable[[int, int], None]  # images done, images in all
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from sla.classifier import Classifier, Prediction
 from sla.data.augment import Pipeline
 from sla.data.datasets import load
-from sla.data.files import FileImages
+from sla.data.files import FileImages, Tick
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset
 from sla.errors import InputError
@@ -19,7 +19,7 @@ from sla.factory import load as load_classifier
 from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
-from sla.training.evaluation import Outputs, Tick, infer
+from sla.training.evaluation import Outputs, infer
 
 
 class Run:

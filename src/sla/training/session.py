@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sla.data.store import Splits
-from sla.disk import exclusive, replacing
+from sla.disk import check_space, exclusive, replacing
 from sla.errors import InputError, SLAError
 from sla.training.config import (
     Config,
@@ -196,11 +196,7 @@ def _check_space(folder: Path, trainer: Trainer) -> None:
     size = sum(value.numel() * value.element_size() for value in trainer.model.state_dict().values())
     # Weights, two moments at the most, two copies for an average; an old and a new one, and the best.
     need = 3 * size * (5 if trainer.average else 3)
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise InputError(
-            f"{folder}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB are needed for checkpoints"
-        )
+    check_space(folder, need, "keeping checkpoints")
 
 
 def _duration(seconds: float) -> str:

@@ -19,6 +19,7 @@ class Arrays(NamedTuple):
     pixels: np.ndarray  # uint8 (n, C, H, W)
     targets: np.ndarray  # int64 (n,)
     classes: tuple[str, ...]
+    groups: tuple[str, ...] = ()  # the coarse class of each class, where the owner gives them
 
 
 class Listing(NamedTuple):

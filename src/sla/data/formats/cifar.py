@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from sla.data.formats import Arrays, labels_in_range, read_lines
@@ -19,56 +20,54 @@ CLASSES_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "h
 BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 
 
-def read_cifar10(folder: Path) -> dict[str, Arrays]:
-    """CIFAR-10 from `cifar-10-batches-bin` or `cifar-10-batches-py`."""
-    binary = (folder / "test_batch.bin").is_file()
-    ending = ".bin" if binary else ""
-    read = read_binary if binary else read_python
-    return {
-        "train": read([folder / f"{name}{ending}" for name in BATCHES], CLASSES_10),
-        "test": read([folder / f"test_batch{ending}"], CLASSES_10),
-    }
+def read_cifar10_binary(folder: Path) -> dict[str, Arrays]:
+    """CIFAR-10 from `cifar-10-batches-bin`."""
+    train, test = [folder / f"{name}.bin" for name in BATCHES], [folder / "test_batch.bin"]
+    return {"train": read_binary(train, CLASSES_10), "test": read_binary(test, CLASSES_10)}
 
 
-def read_cifar100(folder: Path) -> dict[str, Arrays]:
-    """CIFAR-100 with its fine labels, from `cifar-100-binary` or `cifar-100-python`."""
-    classes, _ = cifar100_names(folder)
-    binary = (folder / "test.bin").is_file()
-    ending = ".bin" if binary else ""
-    read = read_binary if binary else read_python
-    return {split: read([folder / f"{split}{ending}"], classes) for split in ("train", "test")}
+def read_cifar10_python(folder: Path) -> dict[str, Arrays]:
+    """CIFAR-10 from `cifar-10-batches-py`."""
+    train, test = [folder / name for name in BATCHES], [folder / "test_batch"]
+    return {"train": read_python(train, CLASSES_10), "test": read_python(test, CLASSES_10)}
 
 
-def cifar100_names(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the 100 fine and of the 20 coarse classes."""
-    if (folder / "meta").is_file():
-        meta = _dictionary(folder / "meta", ("fine_label_names", "coarse_label_names"))
-        fine, coarse = (_names(meta[f"{kind}_label_names"]) for kind in ("fine", "coarse"))
-    else:
-        fine, coarse = (tuple(read_lines(folder / f"{kind}_label_names.txt")) for kind in ("fine", "coarse"))
+def read_cifar100_binary(folder: Path) -> dict[str, Arrays]:
+    """CIFAR-100 with its fine labels, from `cifar-100-binary`; the groups are its coarse classes."""
+    fine, coarse = (tuple(read_lines(folder / f"{kind}_label_names.txt")) for kind in ("fine", "coarse"))
+    _check_names(folder, fine, coarse)
+    parts = {split: read_binary([folder / f"{split}.bin"], fine) for split in ("train", "test")}
+    return _grouped(parts, folder / "test.bin", _records(folder / "test.bin", 2)[:, 0], coarse)
+
+
+def read_cifar100_python(folder: Path) -> dict[str, Arrays]:
+    """CIFAR-100 with its fine labels, from `cifar-100-python`; the groups are its coarse classes."""
+    meta = _dictionary(folder / "meta", ("fine_label_names", "coarse_label_names"))
+    fine, coarse = _names(meta["fine_label_names"]), _names(meta["coarse_label_names"])
+    _check_names(folder, fine, coarse)
+    parts = {split: read_python([folder / split], fine) for split in ("train", "test")}
+    parents = _dictionary(folder / "test", ()).get("coarse_labels", ())
+    return _grouped(parts, folder / "test", parents, coarse)
+
+
+def _check_names(folder: Path, fine: Sequence[str], coarse: Sequence[str]) -> None:
     if len(fine) != 100 or len(coarse) != 20:
         raise InputError(
             f"{folder}: {len(fine)} fine and {len(coarse)} coarse names; CIFAR-100 has 100 and 20"
         )
-    return fine, coarse
 
 
-def cifar100_coarse(folder: Path) -> dict[str, int]:
-    """Fine class name -> its coarse class, from the labels of the test images."""
-    fine, _ = cifar100_names(folder)
-    if (folder / "test.bin").is_file():
-        records = _records(folder / "test.bin", 2)
-        pairs = {(int(f), int(c)) for c, f in records[:, :2]}
-    else:
-        batch = _dictionary(folder / "test", ("fine_labels", "coarse_labels"))
-        both = (
-            labels_in_range(folder / "test", batch[f"{kind}_labels"], 100).tolist()
-            for kind in ("fine", "coarse")
-        )
-        pairs = set(zip(*both, strict=False))
-    if len(pairs) != len({f for f, _ in pairs}):
-        raise InputError(f"{folder}: a fine class has two coarse labels; not CIFAR-100")
-    return {fine[f]: int(c) for f, c in pairs}
+def _grouped(
+    parts: dict[str, Arrays], source: Path, parents: ArrayLike, names: tuple[str, ...]
+) -> dict[str, Arrays]:
+    """With the coarse class of each class, by both labels of the test images, if each class has just one."""
+    coarse, test = labels_in_range(source, parents, len(names)), parts["test"]
+    pairs = set(zip(test.targets.tolist(), coarse.tolist(), strict=False))
+    place = dict(pairs)
+    if not len(pairs) == len(place) == len(test.classes):
+        return parts
+    groups = tuple(names[place[number]] for number in range(len(place)))
+    return {split: part._replace(groups=groups) for split, part in parts.items()}
 
 
 def read_binary(files: Sequence[Path], classes: tuple[str, ...]) -> Arrays:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sla.data.formats import Arrays, Listing, Parts, labels_in_range, listing, read_lines
+from sla.data.formats import Arrays, Listing, labels_in_range, listing, read_lines
 from sla.data.formats.mat import read_mat
+from sla.data.index import SPLIT_NAMES
 from sla.data.scan import open_index
 from sla.data.unpickle import load_pickle
 from sla.errors import InputError
 
 WORDNET = r"n\d{8}"
-SPLITS = ("train", "val", "test")
 CACHED, CATEGORIES = "mini-imagenet-cache-{}.pkl", "miniImageNet_category_split_{}.pickle"
 
 
@@ -45,10 +45,8 @@ def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: st
 
 
 def read_tiny(folder: Path) -> dict[str, Listing]:
-    """tiny-ImageNet: `val_annotations.txt`, or val sorted into class folders; val is the test part."""
+    """tiny-ImageNet as its owner gives it: `val_annotations.txt` has the labels of val, the test part."""
     notes = folder / "val" / "val_annotations.txt"
-    if not notes.is_file():
-        return read_folders(folder, {"train": "train", "test": "val"}, WORDNET, "'n01443537'")
     train = read_folders(folder, {"train": "train"}, WORDNET, "'n01443537'")["train"]
     rows = [line.split("\t") for line in read_lines(notes)]
     if wrong := next((row for row in rows if len(row) < 2), None):
@@ -66,20 +64,28 @@ def read_imagenet(folder: Path) -> dict[str, Listing]:
     return {"train": train, "test": _labelled(source, folder / "val", pairs, train.classes)}
 
 
-def read_mini(folder: Path) -> Parts:
-    """mini-ImageNet: pickles of either kind, the csv lists with `images/`, or class folders by split."""
+def read_mini_cached(folder: Path) -> dict[str, Arrays]:
+    """mini-ImageNet's pickles of images and rows by class."""
+    lists, files = class_lists("mini-imagenet"), _pickles(folder, CACHED, "train")
+    return {split: _cached_pickle(path, lists[split]) for split, path in files.items()}
+
+
+def read_mini_categories(folder: Path) -> dict[str, Arrays]:
+    """mini-ImageNet's pickles of images and labels."""
+    files = _pickles(folder, CATEGORIES, "train_phase_train")
+    return {split: _category_pickle(path) for split, path in files.items()}
+
+
+def read_mini_csv(folder: Path) -> dict[str, Listing]:
+    """mini-ImageNet's csv lists, with `images/`."""
     lists = class_lists("mini-imagenet")
-    if (folder / CACHED.format("train")).is_file():
-        held = {split: _first(folder, CACHED, names) for split, names in _spelled("train").items()}
-        return {split: _cached_pickle(path, lists[split]) for split, path in held.items()}
-    if (folder / CATEGORIES.format("train_phase_train")).is_file():
-        held = {
-            split: _first(folder, CATEGORIES, names) for split, names in _spelled("train_phase_train").items()
-        }
-        return {split: _category_pickle(path) for split, path in held.items()}
-    if (folder / "train.csv").is_file():
-        return {split: _mini_csv(folder / f"{split}.csv", lists[split]) for split in SPLITS}
-    parts = read_folders(folder, {split: split for split in SPLITS}, WORDNET, "'n01532829'")
+    return {split: _mini_csv(folder / f"{split}.csv", lists[split]) for split in SPLIT_NAMES}
+
+
+def read_mini_folders(folder: Path) -> dict[str, Listing]:
+    """mini-ImageNet as class folders by split."""
+    lists = class_lists("mini-imagenet")
+    parts = read_folders(folder, {split: split for split in SPLIT_NAMES}, WORDNET, "'n01532829'")
     for split, part in parts.items():
         _in_list(folder / split, part.classes, lists[split], split)
     return parts
@@ -126,15 +132,15 @@ def _synsets(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _spelled(train: str) -> dict[str, tuple[str, ...]]:
-    return {"train": (train,), "val": ("val", "validation"), "test": ("test",)}
-
-
-def _first(folder: Path, pattern: str, names: tuple[str, ...]) -> Path:
-    found = [folder / pattern.format(name) for name in names if (folder / pattern.format(name)).is_file()]
-    if not found:
-        raise InputError(f"{folder}: no {pattern.format(names[0])} beside the train part")
-    return found[0]
+def _pickles(folder: Path, pattern: str, train: str) -> dict[str, Path]:
+    """The file of each split, by the names it goes by."""
+    held = {}
+    for split, names in {"train": (train,), "val": ("val", "validation"), "test": ("test",)}.items():
+        files = [folder / pattern.format(name) for name in names]
+        if not any(path.is_file() for path in files):
+            raise InputError(f"{folder}: no {files[0].name} beside the train part")
+        held[split] = next(path for path in files if path.is_file())
+    return held
 
 
 def _cached_pickle(path: Path, expected: list[str]) -> Arrays:
