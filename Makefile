@@ -1,6 +1,8 @@
 # make demo | make test | make test-all | make lint | make format
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests are single-threaded: one process a core.
+JOBS ?= auto
 
 .PHONY: setup demo test test-all lint format
 .DELETE_ON_ERROR:
@@ -24,10 +26,10 @@ lint: setup
 	@$(BIN)/mypy
 
 test: setup lint
-	@$(BIN)/python -m pytest -q -m 'not slow'
+	@$(BIN)/python -m pytest -q -m 'not slow' -n $(JOBS) --dist worksteal
 
 test-all: setup lint
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 format: setup
 	@$(BIN)/ruff check --fix .

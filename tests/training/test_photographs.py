@@ -37,7 +37,7 @@ def sla(*words):
 def test_train_evaluate_and_predict_birds(birds, tmp_path):
     small = (
         "--epochs",
-        4,
+        3,
         "--set",
         "model.resolution=64",
         "--set",

@@ -207,8 +207,9 @@ def _read(
             if isinstance(answer, _Failure):
                 raise (InputError if answer.wrong_input else SLAError)(answer.message)
             yield answer
-    except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        # A worker that dies while it hands pictures over breaks the connection before torch notices.
+        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         reason = "its memory may have run out: fewer workers or smaller batches need less"
         raise SLAError(f"a process that reads images was ended from outside; {reason}") from None

@@ -24,6 +24,9 @@ from sla.views import parse_views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 LEAST_STEPS = 2000
+# From pretrained weights, more passes with fewer views beat fewer passes with all at the same cost:
+# docs/training.md has the measurement.
+FEW_VIEWS = {"sla": 1, "sla+sd": 2}
 
 
 @dataclass(frozen=True)
@@ -183,14 +186,19 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
         method = config.method.model_copy(update={"views_per_step": 1})
         config = config.model_copy(update={"method": method})
-    config = _update(config, "method", views_per_step=len(parse_views(config.method.views)))
+    num_views = len(parse_views(config.method.views))
+    if tuned and config.method.name in FEW_VIEWS:
+        few = min(FEW_VIEWS[config.method.name], num_views)
+        config = _update(config, "method", views_per_step=few)
+        reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
+    config = _update(config, "method", views_per_step=num_views)
     given = [key for key in ("iterations", "epochs", "minutes") if getattr(config.run, key) is not None]
     if len(given) > 1 and "iterations" not in given:
         raise InputError(f"say how long once: {' or '.join(given)}")
     if not given:
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
-        config = _update(config, "run", epochs=30.0 if tuned else max(60.0, round(least, 1)))
+        config = _update(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)
