@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sla.cli import app, main
 from sla.data.datasets import load
+from sla.errors import InputError
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
 
@@ -56,6 +57,26 @@ def test_compare_trains_the_other_method_on_the_same_images(tmp_path):
     results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("run", "run-baseline")]
     assert results[0]["images"] == results[1]["images"]
     assert results[0]["seed"] == results[1]["seed"]
+
+
+def test_compare_resumes_what_was_begun_and_starts_the_rest(tmp_path):
+    import shutil
+
+    words = ("train", "digits", "--iterations", 2, "--compare", "baseline", *SMALL)
+    sla(*words, "--out", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run-baseline")
+    told = sla(*words, "--out", tmp_path / "run", "--resume")
+    assert "baseline, last, test" in told
+    with pytest.raises(InputError, match="run-baseline: there already"):
+        sla(*words, "--out", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(InputError, match="run-baseline: there already"):
+        sla(*words, "--out", tmp_path / "run")
+
+
+def test_a_resumed_run_is_called_by_its_own_method(tmp_path):
+    sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--method", "mt", *SMALL)
+    assert "mt, last, test" in sla("train", "--resume", "--out", tmp_path / "run")
 
 
 def test_evaluate_shows_every_kind_side_by_side(run):

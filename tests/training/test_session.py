@@ -473,3 +473,115 @@ def test_workers_of_evaluation_change_no_prediction(finished, tmp_path):
     for how, logits in here.logits.items():
         assert torch.equal(there.logits[how], logits)
         torch.testing.assert_close(logits, finished.evaluate(test).logits[how], atol=1e-4, rtol=0)
+
+
+def test_a_budget_given_now_comes_before_the_file(finished, tmp_path):
+    from sla.training.config import with_values
+
+    tree_of_run = read_config(finished.folder / "config.yaml")
+    config = make_config(with_values(tree_of_run, {"run.iterations": 2}))
+    assert (config.run.iterations, config.run.epochs) == (2, None)
+    config = make_config(with_values(tree_of_run, {"run.epochs": 0.1}))
+    assert config.run.iterations is None
+    run = train(config, tmp_path / "run")
+    assert run.config.run.iterations == 5  # a tenth of 1,293 images in batches of 32
+    with pytest.raises(InputError, match="say how long once"):
+        with_values({}, {"run.epochs": 1, "run.minutes": 1})
+    with pytest.raises(InputError, match="run must be a branch"):
+        with_values({"run": [1]}, {"run.seed": 1})
+    assert with_values({"run": None}, {"run.seed": 1}) == {"run": {"seed": 1}}
+
+
+def test_resuming_on_other_data_is_refused(tmp_path):
+    splits = load("digits")
+
+    def interrupt(done, total, row):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        sla.fit(splits, tmp_path / "run", config=TINY, watch=interrupt)
+    from dataclasses import replace
+
+    fewer = replace(splits, train=splits.train.subset(range(1000)))
+    renamed = replace(splits.train, classes=tuple("abcdefghij"))
+    for other in (fewer, replace(splits, train=renamed, test=None)):
+        with pytest.raises(InputError, match="the data is not what it was"):
+            sla.fit(other, tmp_path / "run", config=TINY, resume=True)
+    assert sla.fit(splits, tmp_path / "run", config=TINY, resume=True).result["seed"] == 0
+
+
+def test_float16_resumes_with_its_scale(tmp_path):
+    """The gradient scale changes over a run: without it a resumed run would take other steps."""
+    parts = tree(run={"iterations": 6, "evaluations": 1, "precision": "float16"})
+    whole = train(make_config(parts), tmp_path / "whole")
+
+    def interrupt(done, total, row):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        train(make_config(parts), tmp_path / "run", watch=interrupt)
+    state = find_checkpoint(tmp_path / "run" / "checkpoint", "last") / "state.safetensors"
+    assert load_file(state)["scaler.scale"] > 0
+    run = train(make_config(parts), tmp_path / "run", resume=True)
+    assert weights_of(run.folder) == weights_of(whole.folder)
+
+
+def test_a_failed_start_leaves_its_place_free_and_killed_checkpoints_go(tmp_path):
+    bad = tree(method={"views": "rgb3"})  # digits have one channel: it fails in the first step
+    with pytest.raises(InputError, match="3 channels"):
+        train(make_config(bad), tmp_path / "run")
+    stale = tmp_path / "run" / "checkpoint" / ".last-00000001.dead"
+    run = train(make_config(tree(run={"iterations": 2})), tmp_path / "run")
+    stale.mkdir()
+    train(make_config(tree(run={"iterations": 2})), tmp_path / "run", resume=True)
+    assert not stale.exists()
+    assert run.config.method.views == "rot4"
+
+
+def test_val_and_test_classes_may_stand_in_another_order(tmp_path):
+    from dataclasses import replace
+
+    splits = load("digits")
+    backwards = splits.test.classes[::-1]
+    test = replace(splits.test, classes=backwards, targets=9 - splits.test.targets)
+    a = sla.fit(splits, tmp_path / "a", config=TINY, run__iterations=8)
+    b = sla.fit(replace(splits, test=test), tmp_path / "b", config=TINY, run__iterations=8)
+    assert a.result["accuracies"]["last"]["test"] == b.result["accuracies"]["last"]["test"]
+
+
+@pytest.mark.parametrize("damage", ["weights.safetensors", "state.safetensors", "metrics.csv"])
+def test_damaged_files_of_a_run_are_named(finished, tmp_path, damage):
+    import shutil
+
+    shutil.copytree(finished.folder, tmp_path / "run")
+    last = find_checkpoint(tmp_path / "run" / "checkpoint", "last")
+    path = tmp_path / "run" / damage if damage == "metrics.csv" else last / damage
+    path.write_bytes(b"\xff\x00" + path.read_bytes()[:100])
+    with pytest.raises(InputError, match=damage):
+        train(make_config(TINY), tmp_path / "run", resume=True)
+
+
+def test_training_leaves_the_callers_random_state_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(make_config(tree(run={"iterations": 1})), tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_run_knows_its_folder_of_images_from_anywhere(tmp_path, monkeypatch):
+    from PIL import Image
+
+    for number in range(40):
+        file = tmp_path / "data" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number * 5, 0, 255 * (number % 2))).save(file)
+    monkeypatch.chdir(tmp_path)
+    parts = tree(data={"source": "data"}, run={"iterations": 2, "batch_size": 4})
+    run = train(make_config(parts), tmp_path / "run")
+    assert run.config.data.source == str(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    again = train(make_config(parts), tmp_path / "run", resume=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert len(again.evaluate(again.config.data.source).targets) == 40

@@ -1,10 +1,15 @@
 """`sla train`: a folder of images in, a better classifier out."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from sla.training.config import Config
+    from sla.training.run import Run
 
 METHODS = "baseline, da, mt, sla, sla+sd"
 Option = typer.Option
@@ -52,40 +57,41 @@ def train(
         raise InputError("--resume needs the run's folder: --out runs/NAME")
     settled = make_config(tree, str(config) if config else "configuration")
     if out is None:
-        name = Path(settled.data.source).expanduser().absolute().stem or "run"
-        out = Path("runs") / name
-    runs = [(settled, out)]
+        out = Path("runs") / (Path(settled.data.source).expanduser().absolute().stem or "run")
+    runs = [(settled, out, resume)]
     if compare is not None:
-        other = make_config(with_values(tree, {"method.name": compare}))
-        runs.append((other, out.with_name(f"{out.name}-{compare.replace('+', '-')}")))
-    finished = [_train_one(one, folder, resume) for one, folder in runs]
-    if finished[0] is not None:
-        _print_results(runs, finished)
+        beside = out.absolute().with_name(f"{out.absolute().name}-{compare.replace('+', '-')}")
+        begun = (beside / "config.yaml").exists()
+        if begun and not resume:
+            raise InputError(f"{beside}: there already, and --compare would write to it")
+        runs.append((make_config(with_values(tree, {"method.name": compare})), beside, begun))
+    finished = [_train_one(*run) for run in runs]
+    if int(os.environ.get("RANK", "0")) == 0:
+        _print_results(finished)
 
 
-def _train_one(config: Any, out: Path, resume: bool) -> dict[str, Any] | None:
+def _train_one(config: "Config", out: Path, resume: bool) -> "Run":
     from sla.cli.display import TrainingDisplay
     from sla.training.session import train as run_session
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        run = run_session(
+        return run_session(
             config, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
         )
-    return run.result if display.leads else None
 
 
-def _print_results(runs: list[tuple[Any, Path]], results: list[dict[str, Any] | None]) -> None:
+def _print_results(runs: "list[Run]") -> None:
     from sla.cli.display import print_table
 
     rows = []
-    for (config, out), result in zip(runs, results, strict=True):
-        assert result is not None
+    for run in runs:
+        result = run.result
         for which, found in result["accuracies"].items():
             for split in ("test", "val"):
                 for how, scores in found.get(split, {}).items():
                     mark = " *" if how == result["headline"] and which == "last" else ""
-                    label = f"{config.method.name}, {which}, {split}"
+                    label = f"{run.config.method.name}, {which}, {split}"
                     rows.append((label, how + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
-        print(f"run: {out}")
+        print(f"run: {run.folder}")
     print_table(("", "inference", "accuracy %", "ECE %"), rows)
     print("* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing.")

@@ -87,7 +87,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             f"{path}: not a file of weights (safetensors, or torch.save of a state dict)"
         ) from None
     found = found.get("state_dict", found) if isinstance(found, dict) else found
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    ):
         raise InputError(f"{path}: holds no state dict")
     return found
 

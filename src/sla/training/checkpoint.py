@@ -30,6 +30,7 @@ class Position:
     """Where a run stands, apart from its tensors."""
 
     step: int = 0  # steps done
+    images: int = 0  # to train on
     seconds: float = 0.0  # of training, over all sittings
     best_step: int = -1
     best_accuracy: float = -1.0
@@ -63,6 +64,12 @@ def save_checkpoint(
         if other != target:
             shutil.rmtree(other, ignore_errors=True)
     return target
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Take away what killed processes left of checkpoints they were writing; the run must be locked."""
+    for left in folder.glob(".*") if folder.is_dir() else ():
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def find_checkpoint(folder: Path, kind: str) -> Path | None:

@@ -83,7 +83,7 @@ class OptimizerConfig(Part):
 class RunConfig(Part):
     """How long, on what, and what is written."""
 
-    seed: int = Field(0, ge=0, description="everything random follows from it")
+    seed: int = Field(0, ge=0, lt=2**63, description="everything random follows from it")
     batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
     iterations: int | None = Field(None, ge=1, description="how long, in steps")
     epochs: float | None = Field(None, gt=0, description="how long, in passes over the images")
@@ -111,6 +111,9 @@ class Config(Part):
     augment: str | None = Field(None, description="label-keeping augmentation, as in 'crop(4), flip'")
     optimizer: OptimizerConfig = OptimizerConfig()
     run: RunConfig = RunConfig()
+
+
+BUDGETS = ("run.iterations", "run.epochs", "run.minutes")
 
 
 def make_config(tree: dict[str, Any], where: str = "configuration") -> Config:
@@ -153,12 +156,19 @@ def describe_keys(part: type[BaseModel] = Config, prefix: str = "") -> list[tupl
 def with_values(tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
     """The tree with dotted keys set; parts that were not there are made."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    named = [key for key in BUDGETS if assignments.get(key) is not None]
+    if len(named) > 1:
+        raise InputError(f"say how long once: {' or '.join(named)}")
+    if named:  # what is said now comes before what a file says
+        assignments = dict.fromkeys(BUDGETS) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys():
             raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys())}")
         part, _, name = dotted.rpartition(".")
-        if part and not isinstance(result.get(part), dict):
+        if part and result.get(part) is None:
             result[part] = {}  # absent, or an empty line in a file
+        if part and not isinstance(result[part], dict):
+            raise InputError(f"{part} must be a branch with keys of its own, not {result[part]!r}")
         (result[part] if part else result)[name] = value
     return result
 

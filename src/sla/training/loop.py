@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from sla.data.draws import seed_of
 from sla.data.loader import Batch, TrainLoader, resident
-from sla.errors import MissingExtraError, SLAError
-from sla.factory import save
+from sla.errors import InputError, MissingExtraError, SLAError
+from sla.factory import read_saved, save
 from sla.training.build import build_model, build_optimizer, build_pipelines, choose_views
 from sla.training.checkpoint import (
     WEIGHTS,
@@ -60,7 +59,7 @@ class Trainer:
         self.average = Average(self.model, ema) if ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.precision == "float16")
         self.train_pipeline, self.eval_pipeline = build_pipelines(self.config)
-        self.position, self.meter = Position(), Meter()
+        self.position, self.meter = Position(images=len(plan.train)), Meter()
         method = self.model.method
         columns = ["epoch", "learning_rate", "loss", *method.parts, "train"]
         self.metrics = MetricsFile(
@@ -161,13 +160,19 @@ class Trainer:
         found = find_checkpoint(self.folder / "checkpoint", "last")
         if found is None:
             return
-        self.position, tensors = read_state(found)
-        weights = load_file(found / WEIGHTS)
+        position, tensors = read_state(found)
+        described, weights = read_saved(found / WEIGHTS)
+        if described["classes"] != list(self.plan.train.classes) or position.images != len(self.plan.train):
+            was = f"{len(described['classes'])} classes, {position.images:,} images to train on"
+            raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
+        self.position = position
         if self.average is not None:
             self.average.restore(tensors)
             weights = _below("model.", tensors)
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors)
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
 
@@ -245,6 +250,7 @@ class Trainer:
         tensors = {}
         if kind == "last":
             tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
+            tensors |= {f"scaler.{n}": torch.tensor(v) for n, v in self.scaler.state_dict().items()}
             if self.average is not None:
                 tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
                 tensors |= self.average.tensors()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sla.disk import replacing
+from sla.errors import InputError
 from sla.training.distributed import Group
 
 BINS = 15  # of confidence, for the calibration error
@@ -112,8 +113,11 @@ class MetricsFile:
         """Every row as a dictionary of texts."""
         if not self.path.exists():
             return []
-        with open(self.path, encoding="utf-8", newline="") as file:
-            return [row for row in csv.DictReader(file) if row.get("step", "").isdecimal()]
+        try:
+            with open(self.path, encoding="utf-8", newline="") as file:
+                return [row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal()]
+        except (UnicodeDecodeError, csv.Error):
+            raise InputError(f"{self.path}: not a table of metrics: remove it to go on without") from None
 
     def _row(self, row: dict[str, str]) -> str:
         return self._text([row.get(column, "") for column in self.columns])

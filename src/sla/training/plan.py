@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
 from sla.training.config import Config
+from sla.training.run import same_classes
 from sla.views import parse_views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
@@ -46,6 +48,7 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     reasons: list[str] = []
     config = _choose_device(config, reasons)
+    config = config if splits is not None else with_absolute_source(config)
     if splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = _update(config, "data", stored_size=native)
@@ -60,11 +63,23 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         cache=cache_dir() / "images" if config.data.cache else None,
         progress=progress,
     )
-    config = _choose_channels(config, splits, reasons)
+    actual = config.data.model_copy(update={"stored_size": max(splits.train.images.shape[1:])})
+    config = _choose_channels(config.model_copy(update={"data": actual}), splits, reasons)
     train, val = _split(config, splits, reasons)
     config = _choose_training(config, len(train), reasons)
     _check(config, train)
-    return Plan(config, train, val, splits.test, tuple(reasons))
+    test = splits.test and same_classes(splits.test, train.classes)
+    return Plan(config, train, val, test, tuple(reasons))
+
+
+def with_absolute_source(config: Config) -> Config:
+    """The configuration with a folder's whole path, so that it means the same from anywhere."""
+    if not config.data.source or config.data.source in CATALOGUE:
+        return config
+    path = Path(config.data.source).expanduser()
+    if not path.exists():
+        return config  # loading it says what is wrong
+    return config.model_copy(update={"data": config.data.model_copy(update={"source": str(path.absolute())})})
 
 
 def _look(config: Config) -> tuple[bool, int]:
@@ -142,8 +157,10 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
 
 def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Config:
     """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
-    channels = splits.train.images.shape[0]
-    mean, std = splits.mean or (0.5,) * channels, splits.std or (0.5,) * channels
+    channels = config.model.options.get("in_channels", splits.train.images.shape[0])
+    mean, std = splits.mean, splits.std
+    if mean is None or std is None or len(mean) != channels:
+        mean, std = (0.5,) * channels, (0.5,) * channels
     if config.model.weights == "pretrained":
         # Weights expect the pixels they were trained with; the backbone knows which, with or without them.
         bare = create_backbone(config.model.backbone or "", **config.model.options)
@@ -159,7 +176,7 @@ def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Conf
 
 def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
     """The training images and the held-out ones that the best checkpoint is chosen on."""
-    train, val = splits.train, splits.val
+    train, val = splits.train, splits.val and same_classes(splits.val, splits.train.classes)
     if val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
         reasons.append(f"{len(val):,} of the training images are held out to choose on")
@@ -172,7 +189,8 @@ def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset,
 def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     """Batch, optimiser, views of a step, and how long."""
     tuned = config.model.weights != "none"
-    config = _update(config, "run", batch_size=min(32 if tuned else 128, max(images // 4, 2)))
+    batch, processes = min(32 if tuned else 128, max(images // 4, 2)), int(os.environ.get("WORLD_SIZE", "1"))
+    config = _update(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")
     defaults = {"sgd": (0.01 if tuned else 0.1, 5e-4), "adamw": (1e-3, 0.05)}[name]
     config = _update(
@@ -192,10 +210,7 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
         config = _update(config, "method", views_per_step=few)
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
     config = _update(config, "method", views_per_step=num_views)
-    given = [key for key in ("iterations", "epochs", "minutes") if getattr(config.run, key) is not None]
-    if len(given) > 1 and "iterations" not in given:
-        raise InputError(f"say how long once: {' or '.join(given)}")
-    if not given:
+    if config.run.iterations is None and config.run.epochs is None and config.run.minutes is None:
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
         config = _update(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
@@ -221,3 +236,7 @@ def _check(config: Config, train: Dataset) -> None:
     if config.method.name == "sla+sd" and chosen < 2 <= num_views:
         raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
     check_augment(config.augment or "none")
+    channels = config.model.options.get("in_channels", 3)
+    for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
+        if len(values) != channels:
+            raise InputError(f"model.{name}: {len(values)} numbers for {channels} channels")

@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sla.data.store import Splits
 from sla.disk import check_space, exclusive, replacing
 from sla.errors import InputError, SLAError
+from sla.training.checkpoint import remove_unfinished
 from sla.training.config import (
     Config,
     differing_keys,
@@ -23,7 +26,7 @@ from sla.training.config import (
 )
 from sla.training.distributed import Group, join_group, leave_group
 from sla.training.loop import Trainer, Watch, measure_seconds
-from sla.training.plan import Plan, make_plan
+from sla.training.plan import Plan, make_plan, with_absolute_source
 from sla.training.result import make_result
 from sla.training.run import Run
 from sla.training.stop import Stop
@@ -59,6 +62,7 @@ def train(
     say = say if group.leads else _silent
     with ExitStack() as stack:
         stack.callback(leave_group, group)
+        stack.enter_context(torch.random.fork_rng(devices=[]))  # the caller's random state is not ours
         stored = _claim(folder, resume, stack) if group.leads else None
         if resume:
             tree = stored.model_dump(mode="json") if stored is not None else None
@@ -95,7 +99,7 @@ def train(
             with replacing(folder / "result.json") as file:
                 file.write((json.dumps(make_result(trainer), indent=2) + "\n").encode())
         group.wait()
-    return Run(folder)
+        return Run(folder)
 
 
 def fit(
@@ -120,6 +124,8 @@ def fit(
         settings: any key of the tree with its dot written as two underscores: `method__name="sla"`,
             `run__epochs=30`, `augment="crop(4), flip"`.
     """
+    if config is not None and not isinstance(config, dict):
+        raise InputError(f"config must be a tree of settings, not {config!r}")
     splits = data if isinstance(data, Splits) else None
     source = splits.name if splits is not None else str(data)
     given = {key.replace("__", "."): value for key, value in settings.items()}
@@ -130,7 +136,9 @@ def fit(
 
 def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
     """Make the folder this process's own; the configuration in it when a run goes on."""
-    there = folder.is_dir() and any(entry.name != ".lock" for entry in folder.iterdir())
+    # A run that failed before its first checkpoint is no run: its place is free again.
+    unfinished = {".lock", "config.yaml", "metrics.csv"}
+    there = folder.is_dir() and any(entry.name not in unfinished for entry in folder.iterdir())
     if there and not resume:
         raise InputError(f"{folder}: there already; go on with it by --resume, or choose another --out")
     if resume and not (folder / "config.yaml").is_file():
@@ -143,6 +151,9 @@ def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
     stack.callback(_remove_if_unused, folder)
+    remove_unfinished(folder / "checkpoint")
+    if not resume:
+        (folder / "metrics.csv").unlink(missing_ok=True)
     return make_config(read_config(folder / "config.yaml"), f"{folder}/config.yaml") if resume else None
 
 
@@ -155,7 +166,7 @@ def _remove_if_unused(folder: Path) -> None:
 
 def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
     """A resumed run keeps its configuration: keys given now must say what it says."""
-    given = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
     merged = make_config(_merge(stored.model_dump(mode="json"), given))
     different = differing_keys(merged, stored)
     if different:

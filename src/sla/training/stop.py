@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # the terminal was closed
+
 
 class Stop:
     """The first signal asks the loop to end after its step; a second Ctrl-C ends at once."""
@@ -17,7 +19,7 @@ class Stop:
         """Take the signals over, inside the block; only a main thread can."""
         kept = {}
         try:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, *HANG_UP):
                 kept[number] = signal.signal(number, self._ask)
         except ValueError:
             pass
