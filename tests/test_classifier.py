@@ -6,12 +6,14 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sla
 from sla.errors import InputError, SLAWarning
 
+NAN = float("nan")
 VIEWS = sla.Rotation()
 METHODS = {
     "baseline": sla.Baseline(),
@@ -70,6 +72,20 @@ def test_every_method_learns_in_a_plain_loop_and_predicts(method, batch):
         torch.testing.assert_close(probabilities.sum(-1), torch.ones(3))
     assert losses["output"].shape == (3, 5)
     assert not losses["output"].requires_grad
+
+
+@EVERY_METHOD
+def test_small_integers_serve_as_targets(method, batch):
+    images, _ = batch
+    model = tiny(method, num_classes=200)
+    targets = torch.tensor([0, 199, 120])
+    small = model.losses(images, targets.to(torch.uint8))["loss"]
+    torch.testing.assert_close(small, model.losses(images, targets)["loss"])
+    mixed = [
+        model.losses(images, sla.MixedTarget(targets.to(dtype), targets.flip(0).to(dtype), lam))["loss"]
+        for dtype, lam in ((torch.uint8, 0.25), (torch.int64, torch.full((3,), 0.25)))
+    ]
+    torch.testing.assert_close(*mixed)
 
 
 def test_a_sla_model_by_hand(batch):
@@ -179,6 +195,42 @@ def test_growing_keeps_the_old_classes_in_every_kind_of_inference(batch):
         assert model.losses(images, torch.tensor([7, 0, 6]))["loss"].isfinite()
 
 
+def test_class_weights_must_be_one_a_class_also_after_growing(batch):
+    images, targets = batch
+    few = sla.CrossEntropy(torch.ones(2))
+    for method in (sla.SLA(VIEWS, criterion=few), sla.Several(sla.SLA(VIEWS), sla.SLA(VIEWS, criterion=few))):
+        with pytest.raises(InputError, match="2 class weights do not fit 4 classes"):
+            tiny(method, num_classes=4)
+    model = tiny(sla.SLA(VIEWS, criterion=sla.CrossEntropy(torch.ones(5))))
+    model.grow(5)
+    with pytest.raises(InputError, match="5 class weights do not fit 10 classes"):
+        model.losses(images, targets)
+    model.criterion.weight = torch.ones(10)
+    unweighted = sla.sla_loss(model.heads["joint"](model.features(model.method.expand(images))), targets, 4)
+    torch.testing.assert_close(model.losses(images, targets)["loss"], unweighted)
+
+
+def test_new_classes_get_names_and_files_keep_them(tmp_path):
+    model = sla.create("resnet8", 2, METHODS["sla"])
+    model.grow(1)
+    assert model.class_names is None
+    model.class_names = ["a", "b", "c"]
+    model.grow(2)
+    model.grow(1, ["f"])
+    assert model.class_names == ["a", "b", "c", "class 3", "class 4", "f"]
+    with pytest.raises(InputError, match="2 new classes need 2 names, not 1"):
+        model.grow(2, ["g"])
+    sla.save(model, tmp_path / "grown")
+    again = sla.load(tmp_path / "grown")
+    assert (again.num_classes, again.class_names) == (6, model.class_names)
+    model.class_names = ["a"]
+    with pytest.raises(InputError, match="1 class names do not fit 6 classes"):
+        sla.save(model, tmp_path / "grown")
+    unnamed = tiny(METHODS["sla"], num_classes=2)
+    unnamed.grow(1, ["c"])
+    assert unnamed.class_names == ["class 0", "class 1", "c"]
+
+
 def test_a_feature_map_is_averaged_and_any_module_serves(batch):
     images, targets = batch
     backbone = nn.Conv2d(3, 7, 3)
@@ -217,6 +269,20 @@ def test_class_weights_move_with_the_model_and_stay_out_of_its_state(batch):
         (lambda m, x, y: sla.Several(), "at least one method"),
         (lambda m, x, y: tiny(METHODS["several"]).losses(x, y, torch.zeros(3, 1)), "one method, not several"),
         (lambda m, x, y: tiny(METHODS["baseline"]).logits(x, "aggregated"), "no aggregated inference"),
+        (lambda m, x, y: sla.Classifier(Tiny(), 2.5, m.method), "at least two classes, not 2.5"),
+        (lambda m, x, y: sla.Classifier(Tiny(), 5, method="sla"), "not text: create_method('sla')"),
+        (lambda m, x, y: sla.Classifier(Tiny(), 5, method=sla.SLA), "such as SLA(), not <class"),
+        (lambda m, x, y: sla.SLA("rot4"), "not text: parse_views('rot4')"),
+        (lambda m, x, y: sla.MultiTask("rot4"), "not text: parse_views('rot4')"),
+        (lambda m, x, y: sla.DataAugmentation(4), "such as Rotation(), not 4"),
+        (lambda m, x, y: sla.SLA(temperature=NAN), "temperature must be above 0 and beta at least 0"),
+        (lambda m, x, y: sla.SLA(beta=NAN), "temperature must be above 0 and beta at least 0"),
+        (lambda m, x, y: sla.Several(METHODS["several"]), "name all their methods in one"),
+        (lambda m, x, y: sla.Several("sla"), "create_method('sla')"),
+        (lambda m, x, y: m.losses(x[:0], y[:0]), "the batch is empty"),
+        (lambda m, x, y: m.losses(x, y.tolist()), "a tensor of class numbers, not a list"),
+        (lambda m, x, y: m.losses(x, sla.MixedTarget(y, y, NAN)), "lam must be between 0 and 1"),
+        (lambda m, x, y: m.losses(x, y, torch.tensor([[0], [1], [4]])), "view 4 is out of range"),
     ],
 )
 def test_wrong_input_gets_one_clear_line(call, words, batch):
@@ -272,6 +338,62 @@ def test_files_that_are_no_saved_model_are_refused(tmp_path):
         sla.load(tmp_path / "absent")
     with pytest.raises(InputError, match="named backbone"):
         sla.save(tiny(METHODS["sla"]), tmp_path / "tiny")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model"
+    sla.save(sla.create("resnet8", 3, METHODS["sla"]), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_classes": 4}, "weights do not fit the resnet8"),
+        ({"num_classes": 10**12}, "num_classes 1000000000000 does not fit"),
+        ({"num_classes": 2.5}, "lacks a valid 'num_classes'"),
+        ({"num_classes": -1}, "at least two classes"),
+        ({"method": None}, "lacks a valid 'method'"),
+        ({"method": {}}, "description is damaged"),
+        ({"method": {"name": "sla", "views": "rot5"}}, "did you mean 'rot4'"),
+        ({"method": {"name": "sla", "views": 4}}, "description is damaged"),
+        ({"method": {"name": "sla", "views": "rot4", "colour": 1}}, "description is damaged"),
+        ({"backbone": "resnet20"}, "weights do not fit the resnet20"),
+        ({"backbone": "resnet_of_nobody"}, "no backbone is called"),
+        ({"options": {"in_channels": 1}}, "weights do not fit the resnet8"),
+        ({"options": {"method": 1}}, "description is damaged"),
+        ({"classes": ["a"]}, "does not fit its weights and class names"),
+        ({"about": 3}, "lacks a valid 'about'"),
+        ([1, 2], "its description is a list"),
+        (None, "its description is a NoneType"),
+    ],
+)
+def test_a_damaged_description_is_refused_in_one_clear_line(change, words, saved, tmp_path):
+    with safe_open(saved, framework="pt") as file:
+        described = json.loads(file.metadata()["sla"])
+    described = described | change if isinstance(change, dict) else change
+    save_file(load_file(saved), tmp_path / "damaged", {"sla": json.dumps(described)})
+    with pytest.raises(InputError) as error:
+        sla.load(tmp_path / "damaged")
+    assert str(error.value).startswith(str(tmp_path / "damaged"))
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_description_without_a_key_and_a_truncated_file_are_refused(saved, tmp_path):
+    with safe_open(saved, framework="pt") as file:
+        described = json.loads(file.metadata()["sla"])
+    for key in ("backbone", "options", "num_classes", "method", "classes", "about"):
+        rest = {name: value for name, value in described.items() if name != key}
+        save_file(load_file(saved), tmp_path / "lacking", {"sla": json.dumps(rest)})
+        with pytest.raises(InputError, match=f"lacks a valid '{key}'"):
+            sla.load(tmp_path / "lacking")
+    whole = saved.read_bytes()
+    for length in (0, 7, 100, len(whole) - 1):
+        (tmp_path / "short").write_bytes(whole[:length])
+        with pytest.raises(InputError, match="not a classifier"):
+            sla.load(tmp_path / "short")
 
 
 def test_import_and_help_do_not_load_torch():

@@ -111,6 +111,10 @@ def test_new_heads_start_as_torch_linear_layers_do():
         (lambda: sla.JointHead(4, 3, 2).block(torch.zeros(1, 4), 2), "view 2 is out of range"),
         (lambda: sla.JointHead(4, 3, 2).block(torch.zeros(1, 4), -1), "view -1 is out of range"),
         (lambda: sla.JointHead(4, 3, 2).grow(0), "at least one class"),
+        (lambda: sla.JointHead(4, 3, 2).grow(1.5), "a whole number, not 1.5"),
+        (lambda: sla.JointHead(4, 2.5, 2), "num_classes of at least 1, a whole number, not 2.5"),
+        (lambda: sla.JointHead(4, 3, 2).own_blocks(torch.zeros(5, 4)), r"\(B\*2, 4\), not \(5, 4\)"),
+        (lambda: sla.JointHead(4, 3, 2).own_blocks(torch.zeros(6, 3)), r"\(B\*2, 4\), not \(6, 3\)"),
     ],
 )
 def test_wrong_heads_are_refused(call, words):

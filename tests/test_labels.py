@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -44,6 +45,19 @@ def test_chosen_views_give_the_labels_of_those_views():
     assert mixed.lam.tolist() == pytest.approx([0.1, 0.1, 0.2, 0.2])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_in_small_integers_do_not_overflow(dtype):
+    target = torch.tensor([99, 3], dtype=dtype)
+    assert sla.join_labels(target, 4).tolist() == [396, 397, 398, 399, 12, 13, 14, 15]
+    views = torch.tensor([[3], [0]], dtype=dtype)
+    assert sla.join_labels(target, 4, views).tolist() == [399, 12]
+    assert repeat_target(target, 2).dtype == torch.int64
+    assert check_target(target, 100, 2).dtype == torch.int64
+    mixed = sla.join_labels(sla.MixedTarget(target, target.flip(0), 0.25), 4)
+    assert mixed.b.tolist() == [12, 13, 14, 15, 396, 397, 398, 399]
+    assert mixed.lam.tolist() == [0.25] * 8
+
+
 def test_repeat_and_spread():
     assert repeat_target(torch.tensor([1, 2]), 3).tolist() == [1, 1, 1, 2, 2, 2]
     assert spread_classes(torch.tensor([1.0, 5.0]), 6).tolist() == [1, 1, 1, 5, 5, 5]
@@ -61,6 +75,14 @@ def test_repeat_and_spread():
         (torch.tensor([True, False]), "class numbers, not torch.bool"),
         (sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 9]), torch.tensor(0.5)), "target 9"),
         (sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.rand(3)), "lam must be"),
+        (sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 1]), 1.5), "lam must be between 0 and 1"),
+        (
+            sla.MixedTarget(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([0.5, float("nan")])),
+            "lam must be between 0 and 1, not [0.5, nan]",
+        ),
+        ([0, 1], "must be a tensor of class numbers, not a list"),
+        (np.array([0, 1]), "must be a tensor of class numbers, not a ndarray"),
+        (torch.tensor([0j, 1j]), "class numbers, not torch.complex64"),
     ],
 )
 def test_wrong_targets_are_refused_in_one_clear_line(target, words):
@@ -75,3 +97,8 @@ def test_widths_that_do_not_fit_are_refused():
         by_view(torch.zeros(2, 6), 4)
     with pytest.raises(InputError, match="do not fit 7 labels"):
         spread_classes(torch.ones(3), 7)
+    for call in (sla.join_labels, sla.split_labels, repeat_target, by_view):
+        with pytest.raises(InputError, match="at least one view, not 0"):
+            call(torch.tensor([1, 2]), 0)
+    with pytest.raises(InputError, match=r"\(B, k\) for 2 labels, not \(1, 4\)"):
+        sla.join_labels(torch.tensor([1, 2]), 4, torch.arange(4).unsqueeze(0))

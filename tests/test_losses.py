@@ -235,6 +235,59 @@ def test_an_unknown_reduction_or_mean_is_refused():
         sla.aggregate_views(torch.zeros(5, 8), 4)
 
 
+JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([0, 4, 1, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: sla.sla_loss(JOINT[:23], TARGET, 4),
+            "for each of 6 images x 4 views, not shape (23, 20)",
+        ),
+        (lambda: sla.sla_loss(JOINT[:, :18], TARGET, 4), "18 joint logits are no multiple of 4 views"),
+        (lambda: sla.sla_loss(JOINT, TARGET, 4, views=torch.zeros(6, 2).long()), "6 images x 2 views"),
+        (lambda: sla.sla_loss(JOINT, TARGET, 0), "at least one view, not 0"),
+        (lambda: sla.data_augmentation_loss(CLASSES[:6], TARGET, 4), "6 images x 4 views, not shape (6, 5)"),
+        (lambda: sla.multi_task_loss(CLASSES, CLASSES[:, :1], TARGET, 4), "must be (24, 4), not (24, 1)"),
+        (lambda: sla.multi_task_loss(CLASSES, CLASSES[:12, :4], TARGET, 4), "must be (24, 4), not (12, 4)"),
+        (lambda: sla.distillation_loss(JOINT, torch.zeros(6, 1), 4), "(6, 5), not (6, 1)"),
+        (lambda: sla.distillation_loss(JOINT, torch.zeros(1, 5), 4), "(6, 5), not (1, 5)"),
+        (lambda: sla.distillation_loss(JOINT, CLASSES[:6], 4, 0.0), "temperature must be a number above 0"),
+        (lambda: sla.distillation_loss(JOINT, CLASSES[:6], 4, -1.0), "temperature must be a number above 0"),
+        (lambda: sla.distillation_loss(JOINT, CLASSES[:6], 4, math.nan), "above 0, not nan"),
+        (
+            lambda: sla.distillation_loss(JOINT, CLASSES[:6], 4, views=torch.zeros(6, 2).long()),
+            "not (24, 20) and (12,)",
+        ),
+        (lambda: sla.aggregate_views(JOINT, 0), "at least one view, not 0"),
+        (lambda: sla.aggregate_views(JOINT[0], 4), "must be (B*M, N*M), not (20,)"),
+        (lambda: sla.select_view(JOINT, 4, 4), "view 4 is out of range"),
+        (lambda: sla.select_view(JOINT, -1, 4), "view -1 is out of range"),
+        (lambda: sla.cross_entropy(CLASSES, TARGET), "not (24, 5) and (6,)"),
+        (lambda: sla.cross_entropy(CLASSES[:6], sla.MixedTarget(TARGET, TARGET[:1], 0.5)), "(6, 5) and (1,)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_in_one_clear_line(call, words):
+    with pytest.raises(sla.InputError) as error:
+        call()
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_losses_of_half_precision_do_not_overflow(dtype):
+    torch.manual_seed(0)
+    logits, target = (torch.randn(4096, 1000) * 8).to(dtype), torch.randint(0, 1000, (4096,))
+    loss = sla.cross_entropy(logits, target)
+    assert loss.item() == pytest.approx(F.cross_entropy(logits.float(), target).item(), rel=1e-5)
+    student = (torch.randn(4096, 1000) * 8).to(dtype)
+    kl = sla.distillation_loss(logits, student, 1)
+    p = logits.double().log_softmax(-1)
+    by_hand = (p.exp() * (p - student.double().log_softmax(-1))).sum(-1).mean()
+    assert kl.item() == pytest.approx(by_hand.item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("weight", [torch.tensor([1.0, -1.0]), torch.zeros(2), torch.ones(2, 2)])
 def test_wrong_class_weights_are_refused(weight):
     with pytest.raises(sla.InputError, match="one number a class"):

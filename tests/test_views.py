@@ -8,6 +8,9 @@ import sla
 from sla.errors import InputError
 from sla.views import CHANNEL_ORDERS, Product
 
+MIRROR = sla.CustomViews(mirror=lambda x: x.flip(-1))
+GREY = sla.CustomViews(grey=lambda x: x.mean(1, keepdim=True))
+
 
 def images(batch=2, channels=3, size=5, width=None):
     shape = (batch, channels, size, width or size)
@@ -123,6 +126,22 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         (lambda: sla.CustomViews(broken=3), "must be a callable"),
         (lambda: sla.CustomViews(crop=lambda x: x[..., 1:]).stack(images()), "must keep the shape"),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(3, 1)), "(B, k) for 2 images"),
+        (lambda: sla.parse_views("rot4*rot4"), "rot4*rot4 has views that cannot be told apart"),
+        (lambda: sla.parse_views("rgb3*rgb6"), "rgb3*rgb6 has views that cannot be told apart"),
+        (lambda: sla.parse_views("rot2*rgb3*rot(0,90)"), "rot2*rot(0,90) has views"),
+        (lambda: sla.Rotation() * (sla.ColorPermutation() * sla.Rotation(0, 180)), "rot4*rot2 has views"),
+        (lambda: MIRROR * MIRROR, "cannot be told apart"),
+        (lambda: sla.take_views(images(), GREY, torch.tensor([[0], [1]])), "must keep the shape"),
+        (
+            lambda: sla.take_views(images(), sla.Rotation(), torch.tensor([[0], [4]])),
+            "view 4 is out of range",
+        ),
+        (lambda: sla.take_views(images(), sla.Rotation(), torch.tensor([[0], [-1]])), "view -1 is out of"),
+        (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 0).long()), "at least one view"),
+        (
+            lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 1)),
+            "whole numbers, not torch",
+        ),
     ],
 )
 def test_wrong_views_are_refused_in_one_clear_line(call, words):

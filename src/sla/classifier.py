@@ -1,15 +1,16 @@
 """Classifier: a backbone, the heads of a method, and the method itself."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError
-from sla.heads import JointHead
+from sla.heads import JointHead, is_whole
 from sla.inference import check_how, check_mean
 from sla.labels import Target, check_target
-from sla.methods import Method
+from sla.methods import Method, check_method
 
 
 class Prediction(NamedTuple):
@@ -40,20 +41,22 @@ class Classifier(nn.Module):
         check_input: bool = False,
     ) -> None:
         super().__init__()
-        if num_classes < 2:
-            raise InputError(f"a classifier needs at least two classes, not {num_classes}")
+        check_method(method)
+        if not is_whole(num_classes, 2):
+            raise InputError(f"a classifier needs at least two classes, not {num_classes!r}")
         width = num_features or getattr(backbone, "num_features", None)
         if not isinstance(width, int):
             kind = type(backbone).__name__
             raise InputError(
                 f"{kind} does not say how many features it gives: Classifier(..., num_features=...)"
             )
-        self.backbone, self.num_classes, self.num_features = backbone, num_classes, width
+        self.backbone, self.num_classes, self.num_features = backbone, int(num_classes), width
         self.method, self.check_input = method, check_input
         self.spec: dict[str, Any] = {}  # how to build the backbone again, where it has a name
         self.class_names: list[str] | None = None
         self.about: dict[str, Any] = {}  # what a file it came from says besides
-        self.heads = method.build_heads(width, num_classes)
+        self._check_class_weights()
+        self.heads = method.build_heads(width, self.num_classes)
         # A criterion with tensors of its own (class weights) moves with the model.
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
 
@@ -82,7 +85,10 @@ class Classifier(nn.Module):
             target: (B,) class numbers, or a `MixedTarget`.
             views: (B, k) view numbers, to train on k views of each image instead of all.
         """
-        check_target(target, self.num_classes, input.shape[0])
+        if input.shape[0] == 0:
+            raise InputError("the batch is empty: there is no loss without images")
+        self._check_class_weights()
+        target = check_target(target, self.num_classes, input.shape[0])
         features = self.features(self.method.expand(input, views))
         return self.method.losses(self.heads, features, target, views)
 
@@ -129,9 +135,25 @@ class Classifier(nn.Module):
         """The best class logits in one pass, (B, N)."""
         return self.logits(input)
 
-    def grow(self, num_new: int) -> None:
-        """Append classes to every head that knows classes; old classes keep their logits."""
+    def grow(self, num_new: int, names: Sequence[str] | None = None) -> None:
+        """Append classes to every head that knows classes; old classes keep their logits.
+
+        Where classes have names, `names` are those of the new ones ("class 5" by default). A criterion with
+        class weights needs longer ones before the next loss: `model.criterion.weight = ...`.
+        """
+        if names is not None and len(names) != num_new:
+            raise InputError(f"{num_new} new classes need {num_new} names, not {len(names)}")
         for head in self.heads.modules():
             if isinstance(head, JointHead):
                 head.grow(num_new)
-        self.num_classes += num_new
+        numbered = [f"class {number}" for number in range(self.num_classes + num_new)]
+        if names is not None or self.class_names is not None:
+            old = self.class_names or numbered[: self.num_classes]
+            self.class_names = [*old, *(names or numbered[self.num_classes :])]
+        self.num_classes += int(num_new)
+
+    def _check_class_weights(self) -> None:
+        for criterion in self.method.criteria:
+            weight = getattr(criterion, "weight", None)
+            if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) != self.num_classes:
+                raise InputError(f"{len(weight)} class weights do not fit {self.num_classes} classes")

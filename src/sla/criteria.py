@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError
-from sla.labels import MixedTarget, Target, spread_classes
+from sla.labels import MixedTarget, Target, shares, spread_classes
 
 Criterion = Callable[[Tensor, Target], Tensor]
 
@@ -32,21 +32,35 @@ def cross_entropy(
         target: (B,) labels below K, or a `MixedTarget` of two.
         weight: (N,), K a multiple of N.
         label_smoothing: e in [0, 1].
+
+    Logits of half precision are summed in float32, and so is their loss.
     """
-    log_prob = input.log_softmax(-1)
+    log_prob = log_probabilities(input)
     labels = None if weight is None else spread_classes(weight.to(log_prob), input.shape[-1])
     if not isinstance(target, MixedTarget):
         loss, mass = _sums(log_prob, target, labels, label_smoothing, None)
         return loss / mass
-    loss_a, mass_a = _sums(log_prob, target.a, labels, label_smoothing, target.lam.to(log_prob))
-    loss_b, mass_b = _sums(log_prob, target.b, labels, label_smoothing, 1 - target.lam.to(log_prob))
+    lam = shares(target).to(log_prob)
+    loss_a, mass_a = _sums(log_prob, target.a, labels, label_smoothing, lam)
+    loss_b, mass_b = _sums(log_prob, target.b, labels, label_smoothing, 1 - lam)
     return (loss_a + loss_b) / (mass_a + mass_b)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """The log softmax over the last dimension, in float32 where logits are of half precision."""
+    # Half precision ends at 65504: the sum over a batch would overflow before it is divided.
+    half = logits.dtype in (torch.float16, torch.bfloat16)
+    return logits.log_softmax(-1, dtype=torch.float32 if half else None)
 
 
 def _sums(
     log_prob: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, share: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Numerator and denominator of the mean over the batch, each image counted by its share."""
+    if log_prob.ndim != 2 or target.shape != log_prob.shape[:1]:
+        shapes = f"{tuple(log_prob.shape)} and {tuple(target.shape)}"
+        raise InputError(f"cross entropy needs logits (B, K) and a target (B,), not {shapes}")
+    target = target.long()
     mass = torch.ones_like(log_prob[:, 0]) if weight is None else weight[target]
     loss = -mass * log_prob.gather(1, target.unsqueeze(1)).squeeze(1)
     if smoothing:

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.disk import replacing
-from sla.errors import InputError
+from sla.errors import InputError, MissingExtraError
 from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
 from sla.views import Views, parse_views
 
 FORMAT = 1
+DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # what a saved file says of itself
+    "backbone": str,
+    "options": dict,
+    "num_classes": int,
+    "method": dict,
+    "classes": (list, type(None)),
+    "about": dict,
+}
 METHOD_NAMES: dict[type[Method], str] = {
     Baseline: "baseline",
     DataAugmentation: "da",
@@ -93,6 +101,8 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
 
     if not model.spec:
         raise InputError("only a classifier made by create() with a named backbone can be saved whole")
+    if model.class_names is not None and len(model.class_names) != model.num_classes:
+        raise InputError(f"{len(model.class_names)} class names do not fit {model.num_classes} classes")
     described = {
         "format": FORMAT,
         **model.spec,
@@ -112,13 +122,22 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
     Nothing in the file can run code.
     """
     described, weights = read_saved(path)
-    model = create(
-        described["backbone"],
-        described["num_classes"],
-        restore_method(described["method"]),
-        **described["options"],
-    )
-    model.load_state_dict(weights)
+    try:
+        method = restore_method(described["method"])
+        # `save` never writes `pretrained`: a file that has it would have us download something.
+        options = {key: value for key, value in described["options"].items() if key != "pretrained"}
+        model = create(described["backbone"], described["num_classes"], method, **options)
+    except MissingExtraError:
+        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # whatever a damaged description leads to
+        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        kind = described["backbone"]
+        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
     model.class_names, model.about = described["classes"], described["about"]
     return model.to(device).eval()
 
@@ -136,6 +155,16 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         described = json.loads(metadata["sla"])
     except (SafetensorError, KeyError, json.JSONDecodeError):
         raise InputError(f"{path}: not a classifier that sla.save() wrote") from None
+    if not isinstance(described, dict):
+        raise InputError(f"{path}: its description is a {type(described).__name__}, not a table of values")
     if described.get("format") != FORMAT:
         raise InputError(f"{path}: written in format {described.get('format')}, this version reads {FORMAT}")
+    for key, kind in DESCRIPTION.items():
+        if key not in described or not isinstance(described[key], kind):
+            raise InputError(f"{path}: its description lacks a valid {key!r}")
+    num_classes, names = described["num_classes"], described["classes"]
+    # Before anything of that size is built: each class has at least one row of weights.
+    most = max((len(value) for value in weights.values() if value.ndim), default=0)
+    if num_classes > most or (names is not None and len(names) != num_classes):
+        raise InputError(f"{path}: its num_classes {num_classes} does not fit its weights and class names")
     return described, weights

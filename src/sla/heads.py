@@ -1,6 +1,7 @@
 """Heads: from features to the logits of joint or plain labels."""
 
 import math
+from numbers import Integral
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +31,8 @@ class JointHead(nn.Module):
             ("num_classes", num_classes),
             ("num_views", num_views),
         ):
-            if value < 1:
-                raise InputError(f"a head needs {name} of at least 1, not {value}")
+            if not is_whole(value, 1):
+                raise InputError(f"a head needs {name} of at least 1, a whole number, not {value!r}")
         self.in_features, self.num_classes, self.num_views = in_features, num_classes, num_views
         self.kind, self.scale = kind, scale
         rows = num_classes * num_views
@@ -56,6 +57,9 @@ class JointHead(nn.Module):
 
         A factor M cheaper than `forward`, which also computes the M*(M-1) blocks of other views.
         """
+        if features.ndim != 2 or features.shape[0] % self.num_views or features.shape[1] != self.in_features:
+            wanted, found = f"(B*{self.num_views}, {self.in_features})", tuple(features.shape)
+            raise InputError(f"features of all views must be {wanted}, not {found}")
         features = features.unflatten(0, (-1, self.num_views)).transpose(0, 1)  # (M, B, D)
         weight = by_view(self.weight.T, self.num_views).permute(2, 0, 1)  # (M, D, N)
         if self.kind == "cosine":
@@ -76,8 +80,8 @@ class JointHead(nn.Module):
 
         The parameters are new objects: give them to the optimiser again.
         """
-        if num_new < 1:
-            raise InputError(f"a head grows by at least one class, not {num_new}")
+        if not is_whole(num_new, 1):
+            raise InputError(f"a head grows by at least one class, a whole number, not {num_new!r}")
         rows = num_new * self.num_views
         new = _new_rows(self.weight.new_empty(rows, self.in_features))
         self.weight = nn.Parameter(torch.cat([self.weight, new]), requires_grad=self.weight.requires_grad)
@@ -97,6 +101,11 @@ class PlainHead(JointHead):
 
     def __init__(self, in_features: int, num_classes: int, kind: str = "linear", scale: float = 30.0) -> None:
         super().__init__(in_features, num_classes, 1, kind, scale)
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether this is a whole number, numpy's too, of at least `least`."""
+    return isinstance(value, Integral) and int(value) >= least
 
 
 def _new_rows(rows: Tensor, in_features: int | None = None) -> Tensor:

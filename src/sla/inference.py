@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sla.errors import InputError, nearest
-from sla.labels import by_view
+from sla.labels import by_view, check_num_views
 
 HOW = ("single", "aggregated", "distilled")
 MEANS = ("logits", "probabilities", "marginal")
@@ -19,8 +19,13 @@ def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Ten
     """
     blocks = by_view(joint_logits, num_views)
     if isinstance(view, int):
+        if not 0 <= view < num_views:
+            raise InputError(f"view {view} is out of range: {num_views} views are 0..{num_views - 1}")
         return blocks[..., view]
-    index = view.view(-1, 1, 1).expand(-1, blocks.shape[1], 1)
+    if joint_logits.ndim != 2 or view.shape != joint_logits.shape[:1]:
+        shapes = f"{tuple(joint_logits.shape)} and {tuple(view.shape)}"
+        raise InputError(f"a view for each image needs logits (B, N*M) and numbers (B,), not {shapes}")
+    index = view.long().view(-1, 1, 1).expand(-1, blocks.shape[1], 1)
     return blocks.gather(2, index).squeeze(2)
 
 
@@ -32,6 +37,9 @@ def aggregate_views(joint_logits: Tensor, num_views: int, mean: str = "logits") 
     The last two give logarithms.
     """
     check_mean(mean)
+    check_num_views(num_views)
+    if joint_logits.ndim != 2:
+        raise InputError(f"joint logits must be (B*M, N*M), not {tuple(joint_logits.shape)}")
     if joint_logits.shape[0] % num_views:
         raise InputError(f"{joint_logits.shape[0]} rows are no multiple of {num_views} views")
     blocks = by_view(

@@ -16,7 +16,7 @@ class MixedTarget(NamedTuple):
 
     a: Tensor  # (B,)
     b: Tensor  # (B,)
-    lam: Tensor  # () or (B,), in [0, 1]
+    lam: Tensor | float  # () or (B,), in [0, 1]
 
 
 Target = Tensor | MixedTarget
@@ -32,28 +32,45 @@ def join_labels(target: Target, num_views: int, views: Tensor | None = None) -> 
     With `views` (B, k), the view numbers that each image was seen through, (B,) -> (B*k,). Both parents of
     a `MixedTarget` are seen through the same view.
     """
+    check_num_views(num_views)
     if isinstance(target, MixedTarget):
-        lam = target.lam.expand(target.a.shape)
+        lam = shares(target).expand(target.a.shape)
         lam = lam.repeat_interleave(num_views if views is None else views.shape[1])
         return MixedTarget(
             join_labels(target.a, num_views, views), join_labels(target.b, num_views, views), lam
         )
     if views is None:
         views = torch.arange(num_views, device=target.device)
-    return (target.unsqueeze(1) * num_views + views).flatten()
+    elif views.ndim != 2 or views.shape[0] != target.shape[0]:
+        raise InputError(
+            f"view numbers must be (B, k) for {target.shape[0]} labels, not {tuple(views.shape)}"
+        )
+    # A joint label may be too large for the integers that the class labels come in.
+    return (target.long().unsqueeze(1) * num_views + views).flatten()
 
 
 def split_labels(joint: Tensor, num_views: int) -> tuple[Tensor, Tensor]:
     """Joint labels -> (class labels, views)."""
+    check_num_views(num_views)
     return joint // num_views, joint % num_views
 
 
 def repeat_target(target: Target, count: int) -> Target:
     """The class label for each of `count` views of an image: (B,) -> (B*count,), interleaved."""
+    check_num_views(count)
     if isinstance(target, MixedTarget):
-        lam = target.lam.expand(target.a.shape)
-        return MixedTarget(*(part.repeat_interleave(count) for part in (target.a, target.b, lam)))
-    return target.repeat_interleave(count)
+        lam = shares(target).expand(target.a.shape)
+        a, b = (part.long().repeat_interleave(count) for part in (target.a, target.b))
+        return MixedTarget(a, b, lam.repeat_interleave(count))
+    return target.long().repeat_interleave(count)
+
+
+def shares(target: MixedTarget) -> Tensor:
+    """`lam` as a tensor on the device of its targets, () or (B,)."""
+    lam = torch.as_tensor(target.lam, device=target.a.device)
+    if lam.shape not in ((), target.a.shape):
+        raise InputError(f"lam must be one number or {target.a.shape[0]}, not {tuple(lam.shape)}")
+    return lam
 
 
 def spread_classes(values: Tensor, num_labels: int) -> Tensor:
@@ -65,29 +82,49 @@ def spread_classes(values: Tensor, num_labels: int) -> Tensor:
 
 def by_view(joint_logits: Tensor, num_views: int) -> Tensor:
     """Joint logits (..., N*M) -> (..., N, M)."""
+    check_num_views(num_views)
     if joint_logits.shape[-1] % num_views:
         raise InputError(f"{joint_logits.shape[-1]} joint logits are no multiple of {num_views} views")
     return joint_logits.unflatten(-1, (-1, num_views))
 
 
-def check_target(target: Target, num_classes: int, batch_size: int) -> None:
-    """Refuse a target that is not `batch_size` class numbers below `num_classes`.
+def check_num_views(num_views: int) -> None:
+    """Refuse a number of views below one."""
+    if num_views < 1:
+        raise InputError(f"there must be at least one view, not {num_views}")
+
+
+@overload
+def check_target(target: Tensor, num_classes: int, batch_size: int) -> Tensor: ...
+@overload
+def check_target(target: MixedTarget, num_classes: int, batch_size: int) -> MixedTarget: ...
+def check_target(target: Target, num_classes: int, batch_size: int) -> Target:
+    """The target in int64; refuse one that is not `batch_size` class numbers below `num_classes`.
 
     Values are looked at only where that costs no synchronisation: eagerly, on the CPU.
     """
     if isinstance(target, MixedTarget):
-        check_target(target.a, num_classes, batch_size)
-        check_target(target.b, num_classes, batch_size)
-        if target.lam.shape not in ((), (batch_size,)):
-            raise InputError(f"lam must be one number or {batch_size}, not {tuple(target.lam.shape)}")
-        return
-    if target.shape != (batch_size,) or target.is_floating_point() or target.dtype == torch.bool:
+        a, b = (check_target(part, num_classes, batch_size) for part in (target.a, target.b))
+        lam = shares(target)
+        if _readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+            raise InputError(f"lam must be between 0 and 1, not {lam.tolist()}")
+        return MixedTarget(a, b, lam)
+    if not isinstance(target, Tensor):
+        raise InputError(f"target must be a tensor of class numbers, not a {type(target).__name__}")
+    wrong_type = target.is_floating_point() or target.is_complex() or target.dtype == torch.bool
+    if target.shape != (batch_size,) or wrong_type:
         found = f"{target.dtype} {tuple(target.shape)}"
         raise InputError(f"target must be ({batch_size},) class numbers, not {found}")
-    if batch_size and target.device.type == "cpu" and not torch.compiler.is_compiling():
+    target = target.long()
+    if batch_size and _readable(target):
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
             raise InputError(
                 f"target {wrong} is out of range: {num_classes} classes are 0..{num_classes - 1}"
             )
+    return target
+
+
+def _readable(values: Tensor) -> bool:
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -1,13 +1,15 @@
 """The losses of the paper's equations, as pure functions on logits."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sla.criteria import Criterion, cross_entropy
+from sla.criteria import Criterion, cross_entropy, log_probabilities
 from sla.errors import InputError, nearest
 from sla.inference import aggregate_views, average_views, select_view
-from sla.labels import Target, join_labels, repeat_target
+from sla.labels import MixedTarget, Target, by_view, join_labels, repeat_target
 
 VIEW_REDUCTIONS = ("mean", "sum")
 
@@ -30,6 +32,8 @@ def sla_loss(
         view_reduction: "sum" leaves out the 1/M, as is done at ImageNet scale.
         views: (B, k), when each image was seen through these views only; joint_logits is then (B*k, N*M).
     """
+    by_view(joint_logits, num_views)  # refuses columns that are not N*M
+    _check_rows("joint logits", joint_logits, target, num_views if views is None else views.shape[-1])
     loss = criterion(joint_logits, join_labels(target, num_views, views))
     if view_reduction == "mean":
         return loss
@@ -42,6 +46,7 @@ def data_augmentation_loss(
     class_logits: Tensor, target: Target, num_views: int, criterion: Criterion = cross_entropy
 ) -> Tensor:
     """L_DA = 1/M sum_j CE(sigma(z_j; u), y): every view keeps the class label. Logits (B*M, N)."""
+    _check_rows("class logits", class_logits, target, num_views)
     return criterion(class_logits, repeat_target(target, num_views))
 
 
@@ -56,7 +61,11 @@ def multi_task_loss(
 
     The criterion is for classes; the view is always learnt by plain cross entropy.
     """
-    return data_augmentation_loss(class_logits, target, num_views, criterion) + view_loss(view_logits)
+    loss = data_augmentation_loss(class_logits, target, num_views, criterion)
+    if view_logits.shape != (class_logits.shape[0], num_views):
+        wanted, found = (class_logits.shape[0], num_views), tuple(view_logits.shape)
+        raise InputError(f"view logits must be {wanted}, not {found}")
+    return loss + view_loss(view_logits)
 
 
 def distillation_loss(
@@ -75,17 +84,32 @@ def distillation_loss(
         temperature: T divides both logits.
         views: as in `sla_loss`.
     """
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be a number above 0, not {temperature}")
     if views is None:
         teacher = aggregate_views(joint_logits.detach(), num_views)
     else:
         own = select_view(joint_logits.detach(), views.flatten(), num_views)
         teacher = average_views(own.unflatten(0, views.shape))
-    student, teacher = (x.div(temperature).log_softmax(-1) for x in (student_logits, teacher))
+    if student_logits.shape != teacher.shape:
+        shapes = f"{tuple(teacher.shape)}, not {tuple(student_logits.shape)}"
+        raise InputError(f"student logits must be (B, N) as the aggregated ones, {shapes}")
+    student, teacher = (log_probabilities(x / temperature) for x in (student_logits, teacher))
     return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
 def view_loss(view_logits: Tensor) -> Tensor:
     """1/M sum_j CE(sigma(z_j; v), j): which view is this? Logits (B*M, M), interleaved."""
+    if view_logits.ndim != 2 or view_logits.shape[0] % max(view_logits.shape[1], 1):
+        raise InputError(f"view logits must be (B*M, M), not {tuple(view_logits.shape)}")
     num_views = view_logits.shape[1]
     views = torch.arange(num_views, device=view_logits.device)
     return cross_entropy(view_logits, views.repeat(view_logits.shape[0] // num_views))
+
+
+def _check_rows(what: str, logits: Tensor, target: Target, count: int) -> None:
+    """Refuse logits that are not one row for each of `count` views of each image."""
+    labels = target.a if isinstance(target, MixedTarget) else target
+    if logits.ndim != 2 or logits.shape[0] != labels.shape[0] * count:
+        wanted = f"{labels.shape[0]} images x {count} views"
+        raise InputError(f"{what} must have a row for each of {wanted}, not shape {tuple(logits.shape)}")

@@ -1,5 +1,6 @@
 """The methods: each is one loss and one set of heads. They see features, never the backbone."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from sla.heads import JointHead, PlainHead
 from sla.inference import aggregate_views, average_views, select_view
 from sla.labels import Target
 from sla.losses import VIEW_REDUCTIONS, data_augmentation_loss, distillation_loss, sla_loss, view_loss
-from sla.views import Identity, Rotation, Views, expand_views, take_views
+from sla.views import Identity, Rotation, Views, check_views, expand_views, take_views
 
 
 class Method:
@@ -35,6 +36,11 @@ class Method:
     def headline(self) -> str:
         """The kind of inference the method is judged by."""
         return "single"
+
+    @property
+    def criteria(self) -> tuple[Criterion, ...]:
+        """Every criterion it trains by."""
+        return (self.criterion,)
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """New heads for features of this width."""
@@ -91,6 +97,9 @@ class DataAugmentation(Method):
     head: str = "linear"
 
     kinds = ("single", "aggregated")
+
+    def __post_init__(self) -> None:
+        check_views(self.views)
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """One plain head."""
@@ -149,12 +158,13 @@ class SLA(Method):
     head: str = "linear"
 
     def __post_init__(self) -> None:
+        check_views(self.views)
         if len(self.views) == 1:
             warnings.warn("SLA with one view augments no label: it is the baseline", SLAWarning)
         if self.view_reduction not in VIEW_REDUCTIONS:
             hint = nearest(self.view_reduction, VIEW_REDUCTIONS)
             raise InputError(f"unknown view_reduction {self.view_reduction!r}{hint}")
-        if self.temperature <= 0 or self.beta < 0:
+        if not (0 < self.temperature < math.inf and 0 <= self.beta < math.inf):
             given = f"{self.temperature} and {self.beta}"
             raise InputError(f"temperature must be above 0 and beta at least 0, not {given}")
 
@@ -226,6 +236,10 @@ class Several(Method):
     def __init__(self, *methods: Method) -> None:
         if not methods:
             raise InputError("Several needs at least one method")
+        for method in methods:
+            check_method(method)
+            if isinstance(method, Several):
+                raise InputError("Several takes no Several: name all their methods in one")
         self.methods = methods
         self.views, self.criterion = methods[0].views, methods[0].criterion
         others = [method.kinds for method in methods[1:]]
@@ -235,6 +249,11 @@ class Several(Method):
     def headline(self) -> str:
         """The first method's, where all have it."""
         return self.methods[0].headline if self.methods[0].headline in self.kinds else "single"
+
+    @property
+    def criteria(self) -> tuple[Criterion, ...]:
+        """Those of all methods."""
+        return tuple(criterion for method in self.methods for criterion in method.criteria)
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """The heads of each method under its number."""
@@ -282,8 +301,16 @@ METHODS: dict[str, Callable[..., Method]] = {  # by their names in the paper's t
 }
 
 
+def check_method(method: object) -> None:
+    """Refuse what is no `Method`."""
+    if isinstance(method, str):
+        raise InputError(f"a method is an object such as SLA(), not text: create_method({method!r})")
+    if not isinstance(method, Method):
+        raise InputError(f"a method is an object such as SLA(), not {method!r}")
+
+
 def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
     """A method by the name the paper's tables give it; rotation unless other views are named."""
     if name not in METHODS:
         raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
-    return METHODS[name](views=views or Rotation(), **options)
+    return METHODS[name](views=Rotation() if views is None else views, **options)

@@ -1,8 +1,8 @@
-"""The few statistics that tables and pages show: means, and paired differences with their intervals."""
+"""The few statistics that tables and pages show: means, shares, paired differences, with intervals."""
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
 
@@ -31,6 +31,18 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(mean, -math.inf, math.inf)
     half = t_quantile(len(values) - 1) * sd / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
+
+
+def share(hits: int, count: int) -> Interval:
+    """`hits` of `count` as a share in percent, with its 95% interval by Wilson's score."""
+    if count < 1:
+        return Interval(math.nan, 0.0, 100.0)
+    z2 = NormalDist().inv_cdf(0.975) ** 2
+    middle = (hits + z2 / 2) / (count + z2)
+    half = math.sqrt(z2 * (hits * (count - hits) / count + z2 / 4)) / (count + z2)
+    # Rounding must not leave an end beside the share itself.
+    low, high = min(middle - half, hits / count), max(middle + half, hits / count)
+    return Interval(100 * hits / count, 100 * max(low, 0.0), 100 * min(high, 1.0))
 
 
 def paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:

@@ -29,12 +29,7 @@ class Views:
 
     def stack(self, input: Tensor) -> Tensor:
         """All views of a batch: (B, ...) -> (B, M, ...)."""
-        seen = [self.apply(input, view) for view in range(len(self))]
-        for name, view in zip(self.names, seen, strict=True):
-            if view.shape != input.shape:
-                shapes = f"{tuple(input.shape)} into {tuple(view.shape)}"
-                raise InputError(f"view {name!r} turned {shapes}: a view must keep the shape of its batch")
-        return torch.stack(seen, 1)
+        return torch.stack([_seen(input, self, view) for view in range(len(self))], 1)
 
     def __mul__(self, other: "Views") -> "Views":
         """Every view of `self` followed by every view of `other`: index = i * len(other) + j."""
@@ -146,6 +141,7 @@ class Product(Views):
     """Views composed: first `first`, then `second`. Made by `first * second`."""
 
     def __init__(self, first: Views, second: Views) -> None:
+        _refuse_look_alikes(_factors(first), _factors(second))
         self.first, self.second = first, second
         self.names = tuple(f"{a} {b}" for a in first.names for b in second.names)
         self.text = f"{first.text}*{second.text}"
@@ -172,16 +168,33 @@ def expand_views(input: Tensor, views: Views) -> Tensor:
     return views.stack(input).flatten(0, 1)
 
 
+def check_views(views: object) -> None:
+    """Refuse what is no `Views`."""
+    if isinstance(views, str):
+        raise InputError(f"views are an object such as Rotation(), not text: parse_views({views!r})")
+    if not isinstance(views, Views):
+        raise InputError(f"views are an object such as Rotation(), not {views!r}")
+
+
 def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
     """The views `index` (B, k) of each image, (B, ...) -> (B*k, ...), interleaved."""
     if index.ndim != 2 or index.shape[0] != input.shape[0]:
         raise InputError(f"view numbers must be (B, k) for {input.shape[0]} images, not {tuple(index.shape)}")
+    if index.shape[1] == 0:
+        raise InputError("each image must be seen through at least one view, not (B, 0)")
+    if index.is_floating_point() or index.dtype == torch.bool:
+        raise InputError(f"view numbers must be whole numbers, not {index.dtype}")
+    # Values are looked at only where that costs no synchronisation.
+    if index.device.type == "cpu" and not torch.compiler.is_compiling():
+        for number in index.unique().tolist():
+            if not 0 <= number < len(views):
+                raise InputError(f"view {number} is out of range: {len(views)} views are 0..{len(views) - 1}")
     output = input.repeat_interleave(index.shape[1], 0)
     flat = index.flatten()
     for view in range(1, len(views)):
         rows = (flat == view).nonzero().squeeze(1)
         if len(rows):
-            output[rows] = views.apply(output[rows], view)
+            output[rows] = _seen(output[rows], views, view)
     return output
 
 
@@ -214,6 +227,30 @@ def _parse_term(term: str, text: str) -> Views:
     if not all(argument.isdecimal() for argument in arguments):
         raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {term!r}")
     return Rotation(*map(int, arguments))
+
+
+def _seen(input: Tensor, views: Views, view: int) -> Tensor:
+    """A batch through one view, which must keep its shape."""
+    output = views.apply(input, view)
+    if output.shape != input.shape:
+        shapes = f"{tuple(input.shape)} into {tuple(output.shape)}"
+        raise InputError(
+            f"view {views.names[view]!r} turned {shapes}: a view must keep the shape of its batch"
+        )
+    return output
+
+
+def _factors(views: Views) -> list[Views]:
+    return _factors(views.first) + _factors(views.second) if isinstance(views, Product) else [views]
+
+
+def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
+    # Rotations (and channel orders) are a group: two sets of them multiply into views that repeat.
+    for a in first:
+        for b in second:
+            if a == b or any(isinstance(a, k) and isinstance(b, k) for k in (Rotation, ColorPermutation)):
+                product = f"{a.text}*{b.text}"
+                raise InputError(f"{product} has views that cannot be told apart: name them in one set")
 
 
 def _check_distinct(what: str, values: list[str]) -> None:

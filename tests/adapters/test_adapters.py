@@ -135,3 +135,13 @@ def test_the_sklearn_estimator_refuses_wrong_arrays():
         SLAClassifier().fit(np.zeros((4, 8, 8)), [0, 1])
     with pytest.raises(sla.InputError, match="at least two classes"):
         SLAClassifier().fit(np.zeros((4, 8, 8)), [1, 1, 1, 1])
+    images = np.random.default_rng(0).random((4, 8, 8))
+    for name in ("epochs", "batch_size"):
+        for value in (0, -1, 1.5):
+            with pytest.raises(sla.InputError, match=f"{name} must be a whole number from 1, not {value}"):
+                SLAClassifier(**{name: value}).fit(images, [0, 1, 0, 1])
+    fitted = SLAClassifier(epochs=np.int64(1)).fit(images, [0, 1, 0, 1])
+    images[1, 2, 3] = np.nan
+    for call in (lambda: SLAClassifier().fit(images, [0, 1, 0, 1]), lambda: fitted.predict(images)):
+        with pytest.raises(sla.InputError, match="NaN or infinite"):
+            call()

@@ -1,5 +1,6 @@
 """The command line from outside: exit codes, one line for a person, no stack of frames."""
 
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,40 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path):
     (line,) = result.stderr.splitlines()
     assert line.startswith("sla: ")
     assert "nowhere" in line
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr("sla.demo.run", lambda *_: pytest.fail("it ran"))
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "folder", tmp_path / ("x" * 300 + ".html")):
+        error = CliRunner().invoke(app, ["demo", "--seeds", "2", "--out", str(place)]).exception
+        assert isinstance(error, InputError)
+        assert str(error).startswith(str(place))
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def call_unread(*words: str) -> tuple[int, str]:
+    """The exit code and standard error of a command nobody reads the output of."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "sla", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [("--version",), ("data", "list"), ("demo", "--seeds", "2")], ids=" ".join)
+def test_a_command_nobody_reads_ends_quietly(words, tmp_path):
+    page = ("--out", str(tmp_path / "page.html")) if words[0] == "demo" else ()
+    assert call_unread(*words, *page) == (1, "")
+
+
+def test_training_goes_on_when_nobody_reads(tmp_path):
+    out = tmp_path / "run"
+    small = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
+    assert call_unread("train", "digits", "--out", str(out), "--iterations", "3", *small) == (0, "")
+    assert (out / "result.json").is_file()
 
 
 def test_unknown_command_and_version_from_outside():

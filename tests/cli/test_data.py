@@ -87,14 +87,48 @@ def test_get_of_what_cannot_be_had() -> None:
 
 
 def test_check_of_a_sound_folder(tmp_path: Path) -> None:
-    result = run("check", photos(tmp_path / "photos"), "--sheet", tmp_path / "sheet.png")
+    root = photos(tmp_path / "photos")
+    Image.new("RGB", (16, 16), (0, 99, 0)).save(root / "test" / "dog" / "a.png")
+    for name in ("b.png", "c.png"):  # twice the same picture, with one label
+        Image.new("RGB", (16, 16), (0, 0, 99)).save(root / "train" / "cat" / name)
+    result = run("check", root)
     assert result.exit_code == 0
+    assert "train: 1 repeated images" in result.stdout
+    assert "problems" not in result.stdout
+
+
+def test_check_of_a_folder_with_a_test_image_in_train(tmp_path: Path) -> None:
+    result = run("check", photos(tmp_path / "photos"), "--sheet", tmp_path / "sheet.png")
+    assert result.exit_code == 1
+    assert "problems: 1 in two splits" in result.stdout.splitlines()
     assert "train: 2 images, 2 classes, 1 a class" in result.stdout
     assert "train: 0 broken images" in result.stdout
     assert (
         "train and test: 1 images are in both: " in result.stdout
     )  # the dog of test looks as the cat of train
     assert Image.open(tmp_path / "sheet.png").format == "PNG"
+
+
+def test_check_of_one_picture_with_two_labels(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("RGB", (16, 16), (9, 0, 0)).save(tmp_path / "photos" / name / "a.png")
+    result = run("check", tmp_path / "photos")
+    assert result.exit_code == 1
+    assert "problems: 1 with two labels" in result.stdout.splitlines()
+
+
+def test_a_sheet_that_cannot_be_written_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sla.data.check.check", lambda *_, **__: pytest.fail("it looked"))
+    (tmp_path / "file").write_text("kept")
+    for place in (tmp_path, tmp_path / "file" / "sheet.png", tmp_path / ("x" * 300 + ".png")):
+        error = run("check", "digits", "--sheet", place).exception
+        assert isinstance(error, InputError)
+        assert str(error).startswith(str(place))
+        assert "\n" not in str(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_check_of_a_broken_folder(tmp_path: Path) -> None:

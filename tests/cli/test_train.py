@@ -3,14 +3,19 @@
 import csv
 import io
 import json
+import shutil
+import warnings
+from dataclasses import replace
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from sla.cli import app, main
 from sla.data.datasets import load
 from sla.errors import InputError
+from sla.training.run import Run, same_classes
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
 
@@ -60,8 +65,6 @@ def test_compare_trains_the_other_method_on_the_same_images(tmp_path):
 
 
 def test_compare_resumes_what_was_begun_and_starts_the_rest(tmp_path):
-    import shutil
-
     words = ("train", "digits", "--iterations", 2, "--compare", "baseline", *SMALL)
     sla(*words, "--out", tmp_path / "run")
     shutil.rmtree(tmp_path / "run-baseline")
@@ -148,3 +151,85 @@ def test_wrong_pictures_are_named(run, pictures, capsys):
         assert stopped.value.code == 2
         assert line in said
         assert "\n" not in said
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    """A run whose files a test may damage."""
+    return shutil.copytree(run, tmp_path / "copied")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"temper',
+        "[]",
+        '{"temperatures": null}',
+        '{"temperatures": {"last": 1}}',
+        '{"temperatures": {"last": {"single": 0}}}',
+        '{"temperatures": {"last": {"single": NaN}}}',
+        '{"temperatures": {"last": {"single": "1"}}}',
+        "\xff",
+        "[" * 100_000,
+    ],
+    ids=range(9),
+)
+def test_a_damaged_result_is_one_line_and_can_be_made_again(text, copied, pictures, capsys):
+    result = copied / "result.json"
+    result.write_text(text, encoding="latin-1")
+    for words in (["predict", str(copied), str(pictures)], ["evaluate", str(copied)]):
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        said = capsys.readouterr().err.strip()
+        assert stopped.value.code == 2
+        assert f"{result}: damaged; `sla train --resume --out {copied}` writes it again" in said
+        assert "\n" not in said
+    if text == "[]":
+        sla("train", "--resume", "--out", copied)
+        assert "temperatures" in json.loads(result.read_text())
+
+
+def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("warnings.showwarning", None)  # put back after the test
+    warnings.simplefilter("default")  # pytest puts the filters back after each test
+    folder = shutil.copytree(pictures, tmp_path / "some")
+    whole = (folder / "deep" / "1.png").read_bytes()
+    (folder / "deep" / "2.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(run), str(folder)])
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "2.png: " in said
+    assert "`sla predict --on-bad-image skip` leaves such files out" in said
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(run), str(folder), "--json", "--on-bad-image", "skip"])
+    told = capsys.readouterr()
+    assert stopped.value.code == 0
+    (note,) = told.err.splitlines()
+    assert f"sla: note: left out {folder / 'deep' / '2.png'}: " in note
+    expected = sla("predict", run, pictures, "--json").replace(str(pictures), str(folder)).splitlines()
+    found = [json.loads(line) for line in told.out.splitlines()]
+    wanted = [line for line in map(json.loads, expected) if not line["file"].endswith("2.png")]
+    assert [line["file"] for line in found] == [line["file"] for line in wanted]
+    assert [line["class"] for line in found] == [line["class"] for line in wanted]
+    with pytest.raises(SystemExit) as stopped:
+        main(["predict", str(run), str(folder / "deep" / "2.png"), "--on-bad-image", "skip"])
+    assert stopped.value.code == 2
+    assert "none of the 1 pictures can be read" in capsys.readouterr().err
+
+
+def test_a_run_refuses_what_it_cannot_do(run, tmp_path):
+    with pytest.raises(InputError, match="unknown kind of inference 'foo'"):
+        Run(run).export(tmp_path / "model.onnx", "foo")
+    for device in ("tpu9", "meta:x", *(() if torch.cuda.is_available() else ("cuda",))):
+        with pytest.raises(InputError, match=f"no device '{device}' here"):
+            Run(run, device=device)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_label_set_is_one_line():
+    digits = load("digits").test
+    other = replace(digits, classes=("a\nb", *digits.classes[1:]))
+    with pytest.raises(InputError, match=r"does not know 1 of these classes: a\\nb$") as caught:
+        same_classes(other, digits.classes)
+    assert "\n" not in str(caught.value)

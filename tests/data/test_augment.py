@@ -337,6 +337,14 @@ def test_settings_that_cannot_be_are_refused():
         CenterCrop(32, share=1.5)
     with pytest.raises(InputError, match=r"hue at most 0\.5"):
         ColorJitter(hue=0.7)
+    with pytest.raises(InputError, match="padding must be from 0 to the crop's size 8, not 9"):
+        RandomCrop(8, padding=9)
+    for probability in (-0.1, 7.0, float("nan")):
+        with pytest.raises(InputError, match="probability of a flip must be from 0 to 1"):
+            Flip(probability)
+    for mean, std in ((0.5, 0.0), (0.5, -1.0), (0.5, float("nan")), (float("inf"), 1.0)):
+        with pytest.raises(InputError, match="mean must be finite and std above 0"):
+            Normalize((mean,), (std,))
     for op in (RandomResizedCrop(32), CenterCrop(32), ColorJitter(0.4)):
         with pytest.raises(InputError, match=r"must be uint8, .* not torch\.float32"):
             op(noise(2) / 255, draws, ones)

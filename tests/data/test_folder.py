@@ -364,6 +364,20 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
         load_folder(tmp_path, on_bad_image="skip")
 
 
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_place_that_cannot_be_written_is_no_obstacle_to_skipping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
+    with pytest.warns(SLAWarning) as told:
+        splits = load_folder(make_some_bad(tmp_path / "photos"), on_bad_image="skip")
+    words = [str(one.message) for one in told]
+    assert any("which images are sound cannot be kept: " in line for line in words)
+    assert any("left out " in line for line in words)
+    assert len(splits.train) > 0
+
+
 def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
     for i in range(8):
@@ -452,6 +466,8 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         ("name,label\na.png,x\n", "no column path or file or filename or image; the header is: name, label"),
         ("path,kind\na.png,x\n", "no column label or class or target; the header is: path, kind"),
         ("path,label,class\na.png,x,x\n", "more than one column label"),
+        ("path,label,Label\na.png,x,y\n", "more than one column label.*the header is: path, label, label"),
+        ("path,label,split,split\na.png,x,train,test\n", "more than one column split"),
         ("", "no column path"),
         ("path,label\n", "no images listed"),
         ("path,label\na.png,x\nabsent.png,y\n", "line 3: no such file: .*absent.png"),

@@ -235,3 +235,16 @@ def test_no_module_reaches_upwards(module):
         elif own == "core":
             outside = name.split(".")[0]
             assert outside == "torch" or outside in sys.stdlib_module_names, f"{module} imports {name}"
+
+
+def test_the_table_of_views_is_made_from_its_results():
+    import csv
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("views", REPOSITORY / "benchmarks" / "finetune_views.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with open(module.TABLE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(module.WAYS)
+    assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")

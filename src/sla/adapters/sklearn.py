@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sla.errors import InputError, MissingExtraError
 from sla.factory import create
+from sla.heads import is_whole
 from sla.methods import create_method
 from sla.views import parse_views
 
@@ -46,6 +47,9 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "SLAClassifier":  # noqa: N803
         """Train from scratch on all of X."""
+        for name in ("epochs", "batch_size"):
+            if not is_whole(getattr(self, name), 1):
+                raise InputError(f"{name} must be a whole number from 1, not {getattr(self, name)!r}")
         images, labels = _images(X), np.asarray(y)
         if labels.shape != (len(images),):
             raise InputError(f"{len(images)} images but labels of shape {labels.shape}")
@@ -61,8 +65,8 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _train(self, images: Tensor, targets: Tensor) -> None:
-        size = min(self.batch_size, len(images))
-        steps = self.epochs * (len(images) // size)
+        size = min(int(self.batch_size), len(images))
+        steps = int(self.epochs) * (len(images) // size)
         optimizer = torch.optim.SGD(
             self.model_.parameters(), self.learning_rate, momentum=0.9, nesterov=True, weight_decay=5e-4
         )
@@ -98,4 +102,6 @@ def _images(array: Any) -> Tensor:
     if images.ndim != 4 or not len(images):
         shape = np.asarray(array).shape
         raise InputError(f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), not {shape}")
+    if not bool(torch.isfinite(images).all()):
+        raise InputError("the images have pixels that are NaN or infinite")
     return images

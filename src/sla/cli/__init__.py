@@ -1,5 +1,6 @@
 """The command line: one thin file a command; errors are one line, without a stack of frames."""
 
+import contextlib
 import sys
 import warnings
 from typing import Any
@@ -50,10 +51,23 @@ def main(args: list[str] | None = None) -> None:
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             typer.secho("sla: stopped", err=True)
+        _flush()
         raise
+
+
+def _flush() -> None:
+    """Write out what is left; when its reader is gone, end quietly with 1."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from sla.cli.display import drop_output
+
+        drop_output()
+        sys.exit(1)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """A warning as one line: ours as it is, others' with their kind."""
     kind = "note" if issubclass(category, SLAWarning) else category.__name__
-    typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads: the work goes on
+        typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)

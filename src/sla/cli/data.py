@@ -94,8 +94,11 @@ def check(
     ] = True,
 ) -> None:
     """Counts, checksums, class balance, broken images, images that are in both train and test."""
+    from sla.cli.output import check_writable
     from sla.data.check import check as check_dataset
 
+    if sheet is not None:
+        check_writable(sheet)
     with _progress() as progress:
         found = check_dataset(data, root=root, sheet=sheet, pixels=pixels, progress=progress)
     for line in _check_lines(found):
@@ -128,6 +131,9 @@ def _check_lines(found: "Check") -> Iterator[str]:
     for (first, second), pairs in found.shared.items():
         if found.decoded:
             yield f"{first} and {second}: {len(pairs):,} images are in both{_some(pairs)}"
+    if not found.sound:
+        counts = (f"{count:,} {what}" for what, count in found.problems.items() if count)
+        yield f"problems: {', '.join(counts)}"
 
 
 def _some(pairs: list[tuple[str, str]]) -> str:

@@ -17,6 +17,7 @@ def demo(
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Table
 
+    from sla.cli.output import check_writable
     from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
     from sla.errors import InputError
     from sla.report.demo import write_page
@@ -24,6 +25,7 @@ def demo(
 
     if not out.parent.is_dir():
         raise InputError(f"{out.parent}: no such folder for the page")
+    check_writable(out)
     console = Console()
     least = seeds or LEAST_SEEDS
     console.print(

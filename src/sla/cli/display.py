@@ -16,12 +16,27 @@ from rich.text import Text
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
 
+class LastingConsole(Console):
+    """A console that goes quiet when its reader is gone (`sla train ... | head`): the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        """Nothing more is shown, here or by whoever else writes to standard output."""
+        self.quiet = True
+        drop_output()
+
+
+def drop_output() -> None:
+    """Let standard output lead nowhere: also what is still in its buffer, which would fail at the end."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 class TrainingDisplay:
     """Steps, rate, time left, loss, learning rate, and the newest accuracies by their names."""
 
     def __init__(self, live: bool) -> None:
         self.leads = int(os.environ.get("RANK", "0")) == 0
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = LastingConsole(highlight=False, soft_wrap=True)
         self.live, self.told = live and self.leads, 0.0
         self.progress = Progress(
             TextColumn("{task.description}"),

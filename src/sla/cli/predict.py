@@ -3,10 +3,14 @@
 import csv
 import json
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from sla.training.run import Run
 
 
 def predict(
@@ -14,6 +18,9 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
     how: Annotated[str | None, typer.Option(help="single, aggregated or distilled.")] = None,
     which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
+    ] = "refuse",
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="A CSV with every class's probability.")] = False,
@@ -35,6 +42,8 @@ def predict(
         if not found:
             raise InputError(f"{file}: no pictures in it")
         paths += found
+    if on_bad_image == "skip":
+        paths = _readable(opened, paths)
     labels, probabilities = opened.predict(paths, how)
     classes = opened.classes
     if csv_:
@@ -53,3 +62,18 @@ def predict(
         rows.append((path, *(f"{name} {100 * value:.1f}%" for name, value in named)))
     if not json_:
         print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+
+
+def _readable(run: "Run", paths: list[Path]) -> list[Path]:
+    """The pictures that can be read; each of the others is named in a note."""
+    from sla.data.files import find_bad
+    from sla.errors import InputError, SLAWarning, shown
+
+    bad: dict[int, str] = {}
+    for _, reasons in find_bad(run.pictures(paths), range(len(paths))):
+        bad |= reasons
+    for row, why in bad.items():
+        warnings.warn(f"left out {shown(paths[row])}: {why}", SLAWarning)
+    if len(bad) == len(paths):
+        raise InputError(f"none of the {len(paths):,} pictures can be read")
+    return [path for row, path in enumerate(paths) if row not in bad]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from sla.data.draws import Draws
@@ -44,6 +45,10 @@ class RandomCrop:
     size: int
     padding: int = 0
     stage: ClassVar[str] = "crop"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.padding <= self.size:  # beyond it a window could miss the image
+            raise InputError(f"padding must be from 0 to the crop's size {self.size}, not {self.padding}")
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, size, size)."""
@@ -96,11 +101,44 @@ class CenterCrop:
 
 
 @dataclass(frozen=True)
+class CenterWindow:
+    """For evaluation: the size x size window in the middle; a smaller image gets a black border."""
+
+    size: int
+    stage: ClassVar[str] = "crop"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        above, left = ((self.size - side) // 2 for side in images.shape[2:])
+        below, right = self.size - images.shape[2] - above, self.size - images.shape[3] - left
+        return F.pad(images, [left, right, above, below])  # less than none cuts off
+
+
+@dataclass(frozen=True)
+class Resize:
+    """The whole image, resampled to size x size."""
+
+    size: int
+    stage: ClassVar[str] = "crop"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        if images.shape[2:] == (self.size, self.size):
+            return images
+        whole = torch.tensor([0.0, 0.0, 1.0, 1.0], device=images.device)
+        return resized_crop(images, whole.expand(len(images), 4), self.size)
+
+
+@dataclass(frozen=True)
 class Flip:
     """Mirror left and right, with the given probability."""
 
     probability: float = 0.5
     stage: ClassVar[str] = "flip"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise InputError(f"the probability of a flip must be from 0 to 1, not {self.probability}")
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -141,6 +179,10 @@ class Normalize:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     stage: ClassVar[str] = "normalize"
+
+    def __post_init__(self) -> None:
+        if not all(0 < value < math.inf for value in self.std) or not all(map(math.isfinite, self.mean)):
+            raise InputError(f"mean must be finite and std above 0, not {self.mean} and {self.std}")
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape, float32."""

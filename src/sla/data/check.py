@@ -51,9 +51,18 @@ class Check:
     decoded: bool  # whether pictures were looked at
 
     @property
+    def problems(self) -> dict[str, int]:
+        """How many images are broken, in two splits, or have two labels in one split."""
+        return {
+            "broken": sum(len(split.broken) for split in self.splits),
+            "in two splits": sum(len(pairs) for pairs in self.shared.values()),
+            "with two labels": sum(split.mislabelled for split in self.splits),
+        }
+
+    @property
     def sound(self) -> bool:
-        """Whether no image is broken."""
-        return not any(split.broken for split in self.splits)
+        """Whether there are no problems; repeated images with one label are none."""
+        return not any(self.problems.values())
 
 
 def check(

@@ -13,7 +13,7 @@ from sla.data.decode import BadImageError, read_size
 from sla.data.files import FileImages, Paths, Tick, find_bad, load_into_memory
 from sla.data.kept import index_file
 from sla.data.store import Dataset, Images
-from sla.disk import replacing
+from sla.disk import reason, replacing
 from sla.errors import InputError, SLAWarning, listed, shown
 
 OnBadImage = Literal["refuse", "skip"]
@@ -102,12 +102,21 @@ def sound_rows(files: FileImages, known: Path, *, progress: Tick | None = None) 
             bad |= reasons
     finally:  # also when interrupted: the next start goes on from here
         if len(rows) > len(bad):
-            with replacing(known) as file:
-                np.save(file, keys[good])
+            _keep(keys[good], known)
     if bad:
         named = listed([f"{shown(files.name(row))}: {why}" for row, why in bad.items()], separator="; ")
         warnings.warn(f"left out {len(bad)} of {len(files)} images: {named}", SLAWarning)
     return good
+
+
+def _keep(keys: np.ndarray, known: Path) -> None:
+    """Remember these; a place that cannot be written is only a warning."""
+    try:
+        with replacing(known) as file:
+            np.save(file, keys)
+    except OSError as error:
+        message = f"{shown(known)}: which images are sound cannot be kept: {reason(error)}"
+        warnings.warn(message, SLAWarning)
 
 
 def _store(files: FileImages, source: Path, how: Holding) -> Images:

@@ -31,7 +31,9 @@ def hold_out(
             raise InputError(f"the held-out fraction must be between 0 and 1, not {fraction}")
         wanted, what = _share_out(counts, fraction), f"{fraction:.0%}"
     if not wanted.any():
-        raise InputError(f"no class can spare {what} of its images: the largest has {counts.max(initial=0)}")
+        way = "hold out nothing (data.hold_out=0), or bring a val/ folder"
+        largest = f"the largest has {counts.max(initial=0)}"
+        raise InputError(f"no class can spare {what} of its images: {largest}; {way}")
     _warn_of(dataset, wanted == 0, f"too small to spare {what} of the images; nothing is held out of")
     held_out = _choose(dataset, wanted, seed, "hold-out")
     return _without(dataset, held_out), dataset.subset(held_out)

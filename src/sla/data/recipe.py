@@ -1,5 +1,6 @@
 """Label-keeping augmentation as text: `crop(4), flip` or `resized(0.35), flip, jitter(0.4)`."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sla.data.augment import (
     CenterCrop,
+    CenterWindow,
     ColorJitter,
     Flip,
     Normalize,
@@ -17,10 +19,13 @@ from sla.data.augment import (
     Pipeline,
     RandomCrop,
     RandomResizedCrop,
+    Resize,
 )
 from sla.data.draws import Draws
 from sla.data.transforms import LUMA
 from sla.errors import InputError, nearest
+
+ANY_SIZE = 1 << 30  # stands for a size that is not known yet, so that any padding fits
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,14 @@ class Channels:
         return grey.sum(1, keepdim=True).round().to(torch.uint8)
 
 
+def _whole(number: float) -> int:
+    if number != int(number):
+        raise InputError(f"padding is a whole number of pixels, not {number:g}")
+    return int(number)
+
+
 KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most numbers each takes; the first is always the size
-    "crop": (1, lambda size, padding=4: RandomCrop(size, int(padding))),
+    "crop": (1, lambda size, padding=4: RandomCrop(size, _whole(padding))),
     "resized": (2, lambda size, low=0.08, high=1.0: RandomResizedCrop(size, (low, high))),
     "flip": (1, lambda size, probability=0.5: Flip(probability)),
     "jitter": (
@@ -58,22 +69,37 @@ def train_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[flo
 
     `crop(padding)`, `resized(smallest share of the area, largest)`, `flip(probability)` and
     `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; `none` is nothing.
+    The result is size x size: without `crop` and `resized`, whole images of another size are resampled.
     """
     ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
     for name, numbers in _calls(text):
-        ops.append(KNOWN[name][1](size, *numbers))
+        try:
+            ops.append(KNOWN[name][1](size, *numbers))
+        except InputError as error:
+            raise InputError(f"augmentation {name!r} in {text!r}: {error}") from None
+    if not any(op.stage == "crop" for op in ops):
+        ops.append(Resize(size))
     return Pipeline(tuple(ops))
 
 
 def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
-    """What a test image goes through: the centre where training saw boxes of the picture, else all of it."""
-    crops: tuple[Op, ...] = (CenterCrop(size),) if any(name == "resized" for name, _ in _calls(text)) else ()
-    return Pipeline((Channels(len(mean)), *crops, Normalize(mean, std)))
+    """What a test image goes through, to the size x size that training saw, each thing at the same scale.
+
+    After `resized` the centre of the picture as `CenterCrop` takes it, after `crop` the window in the middle,
+    else the whole image, resampled. Of an image that is already size x size the last two change nothing.
+    """
+    names = [name for name, _ in _calls(text)]
+    middle: Op = Resize(size)
+    if "resized" in names:
+        middle = CenterCrop(size)
+    elif "crop" in names:
+        middle = CenterWindow(size)
+    return Pipeline((Channels(len(mean)), middle, Normalize(mean, std)))
 
 
 def check_augment(text: str) -> None:
-    """Refuse a text that is no augmentation."""
-    train_pipeline(text, 8, (0.0,), (1.0,))
+    """Refuse a text that is no augmentation of images of any size."""
+    train_pipeline(text, ANY_SIZE, (0.0,), (1.0,))
 
 
 def _calls(text: str) -> list[tuple[str, list[float]]]:
@@ -88,6 +114,8 @@ def _calls(text: str) -> list[tuple[str, list[float]]]:
         name = call[1]
         try:
             numbers = [float(number) for number in (call[2] or "").split(",") if number.strip()]
+            if not all(map(math.isfinite, numbers)):
+                raise ValueError
         except ValueError:
             raise InputError(f"augmentation {part!r} in {text!r}: only numbers go between brackets") from None
         if name == "none":

@@ -178,7 +178,7 @@ def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
             rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
             columns = [name.strip().lower() for name in next(rows, [])]
             image, label = _column(path, columns, PATH_COLUMNS), _column(path, columns, LABEL_COLUMNS)
-            split = columns.index("split") if "split" in columns else None
+            split = _column(path, columns, ("split",)) if "split" in columns else None
             for row in rows:
                 if not row:
                     continue
@@ -194,7 +194,7 @@ def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
 
 
 def _column(path: str | Path, columns: list[str], names: tuple[str, ...]) -> int:
-    found = [columns.index(name) for name in names if name in columns]
+    found = [place for place, name in enumerate(columns) if name in names]
     if len(found) != 1:
         problem = "no" if not found else "more than one"
         header = shown(", ".join(columns))

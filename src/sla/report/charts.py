@@ -3,13 +3,17 @@
 import math
 from collections.abc import Sequence
 from html import escape
+from statistics import fmean
 from typing import NamedTuple
 
 from sla.stats import Interval
 
+MOST_POINTS = 300  # of a line; more are averaged
+MOST_MARKS = 40  # a line of fewer points has each of them marked
+
 
 class Strip(NamedTuple):
-    """One row of a strip chart: its name, every value, and their mean with its interval."""
+    """One row of a strip chart: its name, every value (or none), and their mean with its interval."""
 
     name: str
     values: Sequence[float]
@@ -18,7 +22,7 @@ class Strip(NamedTuple):
 
 def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
     """Every value as a dot, the mean with its interval over them, the first row's mean as a line for all."""
-    everything = [value for strip in strips for value in strip.values]
+    everything = [value for strip in strips for value in strip.values or strip.interval]
     ticks = nice_ticks(min(everything), max(everything))
     low, high = ticks[0], ticks[-1]
 
@@ -44,6 +48,103 @@ def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
         )
     axis = "".join(f'<text class="tick" x="{place(t)}" y="1rem">{t:g}{escape(unit)}</text>' for t in ticks)
     return f'<div class="strip">{"".join(rows)}<div></div><svg aria-hidden="true">{axis}</svg></div>'
+
+
+class Bin(NamedTuple):
+    """The images whose confidence is from low to high; shares in [0, 1]."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float  # their mean
+    accuracy: float
+
+
+class Series(NamedTuple):
+    """One line of a chart: its name and its points (x, y), x ascending."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def line_chart(series: Sequence[Series], across: str, label: str, unit: str = "") -> str:
+    """Lines over a common x axis, with a legend; `across` names that axis, `label` the whole chart."""
+    everything = [point for one in series for point in one.points]
+    heights, widths = [y for _, y in everything], [x for x, _ in everything]
+    up, along = nice_ticks(min(heights), max(heights), 6), nice_ticks(min(widths), max(widths), 6)
+    left, right = min(widths), max(max(widths), min(widths) + 1)
+    along = [tick for tick in along if left <= tick <= right]
+    bottom, top = up[0], up[-1]
+    drawn, named = [], []
+    for number, one in enumerate(series):
+        points = thinned(one.points, MOST_POINTS)
+        places = [
+            f"{100 * (x - left) / (right - left):.2f} {100 * (top - y) / (top - bottom):.2f}"
+            for x, y in points
+        ]
+        marks = "".join(f"M{place}h0" for place in places) if len(places) <= MOST_MARKS else ""
+        lines = f'<path class="line" d="M{" L".join(places)}"/>'
+        drawn.append(f'<g class="s{number % 6}">{lines}<path class="point" d="{marks}"/></g>')
+        swatch = f'<svg class="s{number % 6}" aria-hidden="true"><g class="s{number % 6}">'
+        swatch += '<path class="line" d="M0 6h32"/></g></svg>'
+        (_, first), (_, last) = one.points[0], one.points[-1]
+        ends = f"{last:.3g}{unit}" if len(one.points) == 1 else f"{first:.3g}{unit} to {last:.3g}{unit}"
+        named.append((f"<li>{swatch}{escape(one.name)}</li>", f"{one.name} {ends}"))
+    grid = "".join(
+        f'<line class="grid-line" x1="0" x2="100" y1="{y:.2f}" y2="{y:.2f}"/>'
+        for y in (100 * (top - tick) / (top - bottom) for tick in up)
+    )
+    spoken = f"{label}: " + "; ".join(words for _, words in named)
+    return f'<ul class="legend">{"".join(item for item, _ in named)}</ul>' + _plot(
+        grid + "".join(drawn),
+        spoken,
+        [(100 * (tick - bottom) / (top - bottom), f"{tick:g}{unit}") for tick in up],
+        [(100 * (tick - left) / (right - left), f"{tick:,g}") for tick in along],
+        across,
+    )
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most `most` points: the means of neighbours, as many in each."""
+    size = -(-len(points) // most)
+    if size == 1:
+        return list(points)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
+
+
+def reliability_chart(bins: Sequence[Bin], label: str) -> str:
+    """Accuracy by confidence as bars, and how far each is from being what was claimed."""
+    drawn = '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
+    for one in bins:
+        left, width = 100 * one.low + 0.4, 100 * (one.high - one.low) - 0.8
+        reached, claimed = 100 * one.accuracy, 100 * one.confidence
+        drawn += (
+            f'<rect class="reached" x="{left:.2f}" width="{width:.2f}" y="{100 - reached:.2f}" '
+            f'height="{reached:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
+            f'y="{100 - max(reached, claimed):.2f}" height="{abs(reached - claimed):.2f}"/>'
+        )
+    ticks = [(float(share), f"{share}%") for share in (0, 25, 50, 75, 100)]
+    return _plot(drawn, label, ticks, ticks, "confidence", "plot square")
+
+
+def _plot(
+    drawn: str,
+    label: str,
+    up: Sequence[tuple[float, str]],
+    along: Sequence[tuple[float, str]],
+    across: str,
+    kind: str = "plot",
+) -> str:
+    """A drawing of 100 x 100, stretched over its place, with ticks (percent, text) beside it."""
+    side = "".join(f'<span style="bottom:{place:.2f}%">{escape(text)}</span>' for place, text in up)
+    below = "".join(f'<span style="left:{place:.2f}%">{escape(text)}</span>' for place, text in along)
+    return (
+        f'<div class="{kind}"><div class="ticks up" aria-hidden="true">{side}</div><div class="area">'
+        f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 100 100" preserveAspectRatio="none">'
+        f'{drawn}</svg></div><div class="ticks along" aria-hidden="true">{below}</div>'
+        f'<div class="axis" aria-hidden="true">{escape(across)}</div></div>'
+    )
 
 
 def nice_ticks(low: float, high: float, most: int = 7) -> list[float]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from sla.disk import replacing
 
@@ -38,9 +39,58 @@ tbody th { font-weight: 400; }
 .tick { fill: var(--soft); font-size: .8rem; text-anchor: middle; }
 .sheet { border-collapse: separate; border-spacing: .3rem; width: auto; }
 .sheet td, .sheet th { border: 0; padding: .1rem; text-align: center; }
-.sheet img { display: block; margin: 0 auto; width: clamp(3rem, 16vw, 6rem); image-rendering: pixelated;
-  border-radius: 4px; }
+.sheet img { display: block; margin: 0 auto; width: clamp(3rem, 16vw, 6rem); border-radius: 4px; }
 .sheet .caption { font-size: .8rem; color: var(--soft); }
+.sheet .over { text-align: left; padding-top: .6rem; overflow-wrap: anywhere; }
+.pixels { image-rendering: pixelated; }
+.tall { max-height: 30rem; overflow: auto; }
+.tall thead th { position: sticky; top: 0; background: var(--paper); }
+:focus-visible { outline: 2px solid var(--mark); outline-offset: 2px; }
+summary { cursor: pointer; padding: .3rem 0; }
+pre { font: .85rem/1.45 ui-monospace, monospace; background: var(--panel); padding: .8rem; border-radius: 6px;
+  overflow: auto; max-height: 30rem; }
+tbody th { overflow-wrap: anywhere; }
+.bar { background: linear-gradient(to right, color-mix(in srgb, var(--mark) 26%, transparent)
+  calc(var(--share) * 100%), transparent 0); }
+.plot { display: grid; grid-template-columns: auto 1fr; gap: .3rem .5rem; margin: .8rem 0 1.4rem; }
+.plot svg { display: block; width: 100%; height: 100%; overflow: visible; }
+.plot .area { position: relative; height: 15rem; }
+.plot.square .area { height: auto; aspect-ratio: 1; }
+.plot .ticks { position: relative; color: var(--soft); font-size: .8rem; line-height: 1; }
+.plot .up { min-width: 2.6rem; } .plot .along { grid-column: 2; height: 1rem; }
+.plot .ticks span { position: absolute; white-space: nowrap; }
+.plot .up span { right: 0; transform: translateY(50%); }
+.plot .along span { transform: translateX(-50%); }
+.plot .along span:last-child { transform: translateX(-85%); }
+.plot .axis { grid-column: 2; color: var(--soft); font-size: .8rem; text-align: center; }
+.plot line, .plot path { vector-effect: non-scaling-stroke; fill: none; }
+.line { stroke: var(--series); stroke-width: 2; stroke-linejoin: round; }
+.point { stroke: var(--series); stroke-width: 7; stroke-linecap: round; }
+.s0 { --series: var(--mark); } .s1 { --series: #d9822b; } .s2 { --series: var(--good); }
+.s3 { --series: #a463d6; } .s4 { --series: var(--soft); } .s5 { --series: var(--bad); }
+.s1 .line { stroke-dasharray: 7 3; } .s2 .line { stroke-dasharray: 2 3; }
+.s3 .line { stroke-dasharray: 9 3 2 3; } .s4 .line { stroke-dasharray: 4 4; }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: 0; padding: 0; list-style: none; }
+.legend svg { width: 2rem; height: .7rem; margin-right: .4rem; }
+.legend path { fill: none; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 2rem; }
+.pair h3 { margin: .4rem 0 0; } h3 { font-size: 1rem; }
+.reached { fill: var(--mark); opacity: .75; } .gap { fill: var(--bad); opacity: .38; }
+.matrix { width: auto; font-size: .85rem; } .matrix th, .matrix td { padding: .2rem .4rem; }
+.matrix td { min-width: 2rem; text-align: center; border: 1px solid var(--line); }
+.matrix thead th:not(:first-child) { text-align: center; }
+.matrix tbody th { white-space: nowrap; position: sticky; left: 0; background: var(--paper);
+  max-width: min(15rem, 34vw); overflow: hidden; text-overflow: ellipsis; }
+.matrix tbody th span { display: inline-block; min-width: 1.3rem; color: var(--soft); }
+.cell { background: color-mix(in srgb, var(--shade) calc(var(--share) * 45% + 8%), transparent); }
+.cell.right { --shade: var(--good); text-align: center; } .cell.wrong { --shade: var(--bad); }
+.heat { max-width: 37.5rem; border: 1px solid var(--line); }
+.heat img { display: block; width: 100%; image-rendering: pixelated; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); gap: 1rem; padding: 0;
+  list-style: none; }
+.cards figure { margin: 0; font-size: .85rem; overflow-wrap: anywhere; }
+.cards img { display: block; width: 100%; height: 9.5rem; object-fit: contain; background: var(--panel);
+  border-radius: 6px; margin-bottom: .3rem; }
 @media (max-width: 40rem) { .strip { grid-template-columns: 1fr; } .strip .name { padding-top: .6rem; } }
 """
 
@@ -72,17 +122,46 @@ def code(text: str) -> str:
     return f"<p><code>{escape(text)}</code></p>"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+def pre(text: str, name: str) -> str:
+    """A text of many lines as it is, in a frame that can be scrolled."""
+    return f'<pre tabindex="0" role="region" aria-label="{escape(name)}">{escape(text)}</pre>'
+
+
+def details(summary: str, *parts: str, opened: bool = False) -> str:
+    """What is shown when its summary is chosen."""
+    attribute = " open" if opened else ""
+    return f"<details{attribute}><summary>{escape(summary)}</summary>\n" + "\n".join(parts) + "\n</details>"
+
+
+class Shaded(NamedTuple):
+    """A cell whose background follows a share in [0, 1], in the way its kind is styled."""
+
+    text: str
+    share: float
+    kind: str = "bar"
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str | Shaded]], caption: str, kind: str = "scroll"
+) -> str:
     """A table of texts; the first cell of each row is its heading."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in header)
     lines = []
     for first, *others in rows:
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
-        lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+        name = first.text if isinstance(first, Shaded) else first
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(map(cell, others))}</tr>')
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f'<div class="{escape(kind)}" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
+
+
+def cell(content: str | Shaded) -> str:
+    """One cell of a table."""
+    if isinstance(content, str):
+        return f"<td>{escape(content)}</td>"
+    style = f"--share:{content.share:.3f}"
+    return f'<td class="{escape(content.kind)}" style="{style}">{escape(content.text)}</td>'
 
 
 def write(path: Path, text: str) -> None:

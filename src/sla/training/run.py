@@ -3,23 +3,30 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
 
 from sla.classifier import Classifier, Prediction
 from sla.data.augment import Pipeline
 from sla.data.datasets import load
+from sla.data.decode import BadImageError
 from sla.data.files import FileImages, Tick
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset
-from sla.errors import InputError
+from sla.errors import InputError, listed, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer
+
+# Fitted ones are from 1/20 to 20.
+Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
+TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
+SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
 class Run:
@@ -29,13 +36,13 @@ class Run:
         self.folder = Path(folder)
         if not (self.folder / "config.yaml").is_file():
             raise InputError(f"{folder}: not a run: no config.yaml in it")
+        check_device(device)
         found = find_checkpoint(self.folder / "checkpoint", which)
         if found is None:
             raise InputError(f"{folder}: this run has no {which} checkpoint")
         self.config = make_config(read_config(self.folder / "config.yaml"), f"{folder}/config.yaml")
         self.model: Classifier = load_classifier(found / WEIGHTS, device)
-        result = self.folder / "result.json"
-        self.result: dict[str, Any] = json.loads(result.read_text()) if result.is_file() else {}
+        self.result = read_result(self.folder)
         self.which = which
 
     @property
@@ -62,12 +69,19 @@ class Run:
         check_how(how, self.model.method.kinds)
         if not files:
             return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
-        stored = self.model.about["preprocessing"]["stored_size"]
-        images = FileImages([str(file) for file in files], (stored, stored))
-        dataset = Dataset(images, np.zeros(len(files), np.int64), tuple(self.classes))
-        logits = infer(self.model, dataset, self.pipeline, batch_size=batch_size, kinds=(how,)).logits[how]
+        dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
+        try:
+            outputs = infer(self.model, dataset, self.pipeline, batch_size=batch_size, kinds=(how,))
+        except BadImageError as error:
+            raise BadImageError(error.path, error.reason, SKIP_HINT) from None
+        logits = outputs.logits[how]
         probabilities = (logits / self.temperatures.get(how, 1.0)).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
+
+    def pictures(self, files: Sequence[str | Path]) -> FileImages:
+        """Image files, to be read as the training images were."""
+        stored = self.model.about["preprocessing"]["stored_size"]
+        return FileImages([str(file) for file in files], (stored, stored))
 
     def evaluate(
         self, data: str | Path | Dataset | None = None, tick: Tick | None = None, **options: Any
@@ -90,7 +104,34 @@ class Run:
         """Write the classifier as ONNX; see `sla.export`."""
         from sla.export import export_onnx
 
+        check_how(how or self.model.method.headline, self.model.method.kinds)
         export_onnx(self, Path(path), how)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished run says of itself, {} before it is finished; refused when it is damaged."""
+    path = folder / "result.json"
+    if not path.is_file():
+        return {}
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict):
+            raise ValueError
+        TEMPERATURES.validate_python(result.get("temperatures", {}))
+    except (ValueError, ValidationError, RecursionError):
+        raise InputError(
+            f"{shown(path)}: damaged; `sla train --resume --out {shown(folder)}` writes it again, "
+            "and without this file probabilities are not calibrated"
+        ) from None
+    return result
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is unknown or not there."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"no device {device!r} here; cpu is always there") from None
 
 
 def same_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
@@ -99,7 +140,7 @@ def same_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
         return dataset
     unknown = [name for name in dataset.classes if name not in classes]
     if unknown:
-        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        some = listed([shown(name) for name in unknown])
         raise InputError(
             f"another label set: the model does not know {len(unknown)} of these classes: {some}"
         )

@@ -1,0 +1,25 @@
+"""`sla report`: a run as one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
+    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    out: Annotated[Path | None, typer.Option(help="The page to write; RUN/report.html by default.")] = None,
+) -> None:
+    """Write a run as one page that needs no network: accuracies, curves, mistakes, calibration, cost."""
+    from sla.cli.output import check_writable
+    from sla.errors import shown
+    from sla.report.run import write_run_page
+    from sla.training.run import Run
+
+    opened = Run(run, which)
+    page = out or run / "report.html"
+    check_writable(page)
+    print(write_run_page(opened, page, data))
+    print(f"The page: {shown(page)}")
