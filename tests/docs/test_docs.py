@@ -29,7 +29,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "adapters": {"core", "factory"},
     "export": {"core", "backbones", "factory"},
     "demo": {"core", "data", "factory", "stats"},
-    "report": {"core", "data", "demo", "stats"},
+    "report": {"core", "data", "demo", "stats", "training"},
     "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"},
     "__main__": {"cli"},
     "__init__": {"core", "backbones", "factory"},

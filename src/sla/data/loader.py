@@ -1,12 +1,13 @@
 """Batches of a dataset on the device: an endless seeded stream to train on, one pass in order to evaluate."""
 
+import contextlib
 import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -214,7 +215,15 @@ def _read(
         reason = "its memory may have run out: fewer workers or smaller batches need less"
         raise SLAError(f"a process that reads images was ended from outside; {reason}") from None
     finally:
-        iterator._shutdown_workers()  # type: ignore[attr-defined]  # now, not when the frames are collected
+        _end_workers(iterator)  # now, not when the frames are collected
+
+
+def _end_workers(iterator: Any) -> None:
+    # torch's signal handler may tell here, once more, of a worker that was killed.
+    with contextlib.suppress(RuntimeError):
+        iterator._shutdown_workers()
+    for worker in iterator._workers:
+        worker.join(timeout=5)
 
 
 class _Reader:

@@ -50,7 +50,7 @@ def calibration_part(logits: Tensor, targets: Tensor, temperature: float | None)
     return (
         html.paragraph(
             "Bars: how many of the images were right, by how sure the model was. On the dashed line it is as "
-            "sure as it should be; the red part is the gap. ECE is the gap averaged over the images.",
+            "sure as it should be; the tinted end of a bar is the gap, and ECE its mean over the images.",
             "soft",
         )
         + f'<div class="pair">{"".join(panels)}</div>'

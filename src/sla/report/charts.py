@@ -138,7 +138,11 @@ def _plot(
 ) -> str:
     """A drawing of 100 x 100, stretched over its place, with ticks (percent, text) beside it."""
     side = "".join(f'<span style="bottom:{place:.2f}%">{escape(text)}</span>' for place, text in up)
-    below = "".join(f'<span style="left:{place:.2f}%">{escape(text)}</span>' for place, text in along)
+    # A centred text would leave the page on the right.
+    below = "".join(
+        f'<span{" class=end" if place > 97 else ""} style="left:{place:.2f}%">{escape(text)}</span>'
+        for place, text in along
+    )
     return (
         f'<div class="{kind}"><div class="ticks up" aria-hidden="true">{side}</div><div class="area">'
         f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 100 100" preserveAspectRatio="none">'

@@ -49,7 +49,11 @@ tbody th { font-weight: 400; }
 summary { cursor: pointer; padding: .3rem 0; }
 pre { font: .85rem/1.45 ui-monospace, monospace; background: var(--panel); padding: .8rem; border-radius: 6px;
   overflow: auto; max-height: 30rem; }
-tbody th { overflow-wrap: anywhere; }
+tbody th { overflow-wrap: anywhere; min-width: 7.5rem; }
+td { white-space: nowrap; }
+.sheet td { white-space: normal; }
+.words td:nth-child(2), .words th:nth-child(2) { text-align: left; white-space: normal;
+  overflow-wrap: anywhere; min-width: 7.5rem; }
 .bar { background: linear-gradient(to right, color-mix(in srgb, var(--mark) 26%, transparent)
   calc(var(--share) * 100%), transparent 0); }
 .plot { display: grid; grid-template-columns: auto 1fr; gap: .3rem .5rem; margin: .8rem 0 1.4rem; }
@@ -61,7 +65,7 @@ tbody th { overflow-wrap: anywhere; }
 .plot .ticks span { position: absolute; white-space: nowrap; }
 .plot .up span { right: 0; transform: translateY(50%); }
 .plot .along span { transform: translateX(-50%); }
-.plot .along span:last-child { transform: translateX(-85%); }
+.plot .along .end { transform: translateX(-85%); }
 .plot .axis { grid-column: 2; color: var(--soft); font-size: .8rem; text-align: center; }
 .plot line, .plot path { vector-effect: non-scaling-stroke; fill: none; }
 .line { stroke: var(--series); stroke-width: 2; stroke-linejoin: round; }
@@ -74,12 +78,12 @@ tbody th { overflow-wrap: anywhere; }
 .legend svg { width: 2rem; height: .7rem; margin-right: .4rem; }
 .legend path { fill: none; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: 0 2rem; }
-.pair h3 { margin: .4rem 0 0; } h3 { font-size: 1rem; }
+.pair > * { min-width: 0; } .pair h3 { margin: .4rem 0 0; } h3 { font-size: 1rem; }
 .reached { fill: var(--mark); opacity: .75; } .gap { fill: var(--bad); opacity: .38; }
 .matrix { width: auto; font-size: .85rem; } .matrix th, .matrix td { padding: .2rem .4rem; }
 .matrix td { min-width: 2rem; text-align: center; border: 1px solid var(--line); }
 .matrix thead th:not(:first-child) { text-align: center; }
-.matrix tbody th { white-space: nowrap; position: sticky; left: 0; background: var(--paper);
+.matrix tbody th { min-width: 0; white-space: nowrap; position: sticky; left: 0; background: var(--paper);
   max-width: min(15rem, 34vw); overflow: hidden; text-overflow: ellipsis; }
 .matrix tbody th span { display: inline-block; min-width: 1.3rem; color: var(--soft); }
 .cell { background: color-mix(in srgb, var(--shade) calc(var(--share) * 45% + 8%), transparent); }

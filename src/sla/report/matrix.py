@@ -12,6 +12,7 @@ from sla.report.pictures import picture
 from sla.stats import share
 
 MOST_IN_TABLE = 25  # classes, above which a picture shows what a table of numbers cannot
+SHORT = 4  # letters of a name that can head a narrow column
 MOST_PIXELS = 400  # of the picture's edge; more classes share a pixel
 RIGHT, WRONG = (46, 160, 67), (218, 54, 51)  # seen on light and on dark
 
@@ -57,14 +58,21 @@ def matrix_part(targets: Tensor, predicted: Tensor, classes: Sequence[str], most
         for one in found[:most]
     ]
     header = ("class", "taken for", "images", "of the class")
-    return shown + "<h3>Most often confused</h3>" + html.table(header, rows, "Most often confused")
+    return (
+        shown
+        + "<h3>Most often confused</h3>"
+        + html.table(header, rows, "Most often confused", "scroll words")
+    )
 
 
 def _numbers(targets: Tensor, predicted: Tensor, classes: Sequence[str]) -> str:
     matrix = count_pairs(targets, predicted, len(classes)).tolist()
+    # Short names head the columns themselves; long ones would not fit.
+    short = all(len(name) <= SHORT for name in classes)
+    heads = classes if short else [str(number) for number in range(1, len(classes) + 1)]
     head = "".join(
-        f'<th scope="col" aria-label="given {escape(name)}" title="{escape(name)}">{number}</th>'
-        for number, name in enumerate(classes, 1)
+        f'<th scope="col" aria-label="given {escape(name)}" title="{escape(name)}">{escape(text)}</th>'
+        for name, text in zip(classes, heads, strict=True)
     )
     lines = []
     for number, (name, row) in enumerate(zip(classes, matrix, strict=True)):
@@ -73,11 +81,12 @@ def _numbers(targets: Tensor, predicted: Tensor, classes: Sequence[str]) -> str:
             html.Shaded(f"{n:,}", n / total, "cell right" if given == number else "cell wrong") if n else ""
             for given, n in enumerate(row)
         ]
-        heading = f'<th scope="row"><span>{number + 1}</span> {escape(name)}</th>'
+        first = "" if short else f"<span>{number + 1}</span> "
+        heading = f'<th scope="row" title="{escape(name)}">{first}{escape(name)}</th>'
         lines.append(f"<tr>{heading}{''.join(map(html.cell, cells))}</tr>")
     return html.paragraph(
-        "A row for each true class, a column for each class given, by its number; the deeper the colour, the "
-        "larger the share of the row.",
+        f"A row for each true class, a column for each class given{'' if short else ', by its number'}; the "
+        "deeper the colour, the larger the share of the row.",
         "soft",
     ) + (
         '<div class="scroll" tabindex="0" role="region" aria-label="Confusion matrix">'

@@ -196,22 +196,15 @@ def _mistakes(
     if not worst:
         return html.paragraph("There are none: every image was given its own class.")
     places = [place for place, _ in worst]
-    pixels, names = dataset.read(places), _short_names([dataset.name(place) for place in places])
-    items = []
+    pixels, items = dataset.read(places), []
     for row, (place, probability) in enumerate(worst):
         true, given = classes[int(targets[place])], classes[int(logits[place].argmax())]
-        lines = (f"{given}, {100 * probability:.1f}%", f"is {true}", names[row])
-        spoken = f"{names[row]}: {true}, taken for {given}"
+        name = dataset.name(place)
+        name = shown(os.path.basename(name) if os.path.isabs(name) else name)
+        lines = (f"{given}, {100 * probability:.1f}%", f"is {true}", name)
+        spoken = f"{name}: {true}, taken for {given}"
         items.append(Card(pixels.images[row], float(pixels.aspect[row]), spoken, lines))
     return html.paragraph("Wrong answers, the surest first.", "soft") + cards(items)
-
-
-def _short_names(names: list[str]) -> list[str]:
-    """The names as one printable line each; of full paths, what is below the folder they share."""
-    if len(names) > 1 and all(os.path.isabs(name) for name in names):
-        common = os.path.commonpath([os.path.dirname(name) for name in names])
-        names = [os.path.relpath(name, common) for name in names]
-    return [shown(os.path.basename(name) if os.path.isabs(name) else name) for name in names]
 
 
 @torch.inference_mode()
