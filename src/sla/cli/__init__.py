@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import data, demo, evaluate, predict, train
+from sla.cli import data, demo, evaluate, predict, report, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.add_typer(data.app, name="data")
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(report.report)
 app.command()(demo.demo)
 
 

@@ -11,25 +11,28 @@ from PIL import Image
 from torch import Tensor
 
 CARD = 224  # pixels of the longer edge of a picture on a card
+WIDEST = 4  # width / height of the widest picture, and height / width of the tallest
 TINY = 64  # an edge below which pixels are shown as squares
 
 
-def picture(image: Tensor, description: str, *, aspect: float = 1.0, most: int | None = None) -> str:
-    """An <img> of one uint8 image (C, H, W), its pixels kept exactly unless an edge is above `most`.
+def picture(image: Tensor, description: str, *, aspect: float | None = None, most: int | None = None) -> str:
+    """An <img> of one uint8 image (C, H, W), its pixels kept exactly unless another size is asked for.
 
-    `aspect` is width / height as it is to be shown. Of other than 1, 3 or 4 channels the first is shown.
+    `aspect` is the width / height it is to have, `most` its longest edge. Of channels that are not 1, 3 or 4
+    the first is shown.
     """
     channels, height, width = image.shape
     array = (image if channels in (1, 3, 4) else image[:1]).cpu().to(torch.uint8).permute(1, 2, 0).numpy()
     drawn = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+    if aspect is not None:
+        drawn = drawn.resize((round(height * min(max(aspect, 1 / WIDEST), WIDEST)) or 1, height))
     if most is not None:
         drawn.thumbnail((most, most))
     file = io.BytesIO()
     drawn.save(file, "PNG")
     data = base64.b64encode(file.getvalue()).decode()
     kind = ' class="pixels"' if max(height, width) < TINY else ""
-    shape = f' style="aspect-ratio:{aspect:.3f}"' if aspect != 1.0 else ""
-    return f'<img alt="{escape(description)}"{kind}{shape} src="data:image/png;base64,{data}">'
+    return f'<img alt="{escape(description)}"{kind} src="data:image/png;base64,{data}">'
 
 
 def sheet(

@@ -237,11 +237,12 @@ def _cost(run: Run) -> str:
         ("floating-point operations of training", _amount(cost.get("training_flop"), "FLOP")),
         ("peak memory", _amount(cost.get("peak_memory_bytes"), "B")),
         ("parameters", _amount(cost.get("parameters"))),
-        ("device", shown(f"{cost.get('device', 'not known')}, {cost.get('processes', 1)} process(es)")),
+        ("device", shown(str(cost.get("device", "not known")))),
+        ("processes", _amount(cost.get("processes"))),
     ]
     images = _part(run.result, "images")
     rows += [(f"images, {name}", _amount(images.get(name))) for name in ("train", "val", "test")]
-    return html.table(("", ""), rows, "What the run cost")
+    return html.table(("of the run", "amount"), rows, "What the run cost")
 
 
 def _origin(run: Run) -> list[str]:
