@@ -21,7 +21,7 @@ from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
 from sla.training.config import Config
-from sla.training.run import same_classes
+from sla.training.run import check_device, same_classes
 from sla.views import parse_views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
@@ -104,21 +104,12 @@ def _choose_device(config: Config, reasons: list[str]) -> Config:
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     config = _update(config, "run", device=device)
     precision = "float32"
-    if _device_type(config.run.device or "cpu") == "cuda":
+    check_device(config.run.device or "cpu")
+    if torch.device(config.run.device or "cpu").type == "cuda":
         precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
     config = _update(config, "run", precision=precision)
     reasons.append(f"device {config.run.device}, {config.run.precision}")
     return config
-
-
-def _device_type(name: str) -> str:
-    """`cuda` of `cuda:1`; refused where this machine has no such device."""
-    try:
-        torch.empty(0, device=name)
-        return torch.device(name).type
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"run.device: {name!r} cannot be used here: {reason}") from None
 
 
 def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -> Config:
