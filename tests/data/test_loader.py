@@ -272,6 +272,7 @@ def start_loop():
     return process, [int(word) for word in process.stdout.readline().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 def test_ctrl_c_ends_the_workers_without_a_word_from_them():
     process, workers = start_loop()
