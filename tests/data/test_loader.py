@@ -246,9 +246,10 @@ def test_leaving_a_loop_ends_its_workers():
 SCRIPT = """
     import sys
     sys.path.insert(0, {folder!r})
-    import multiprocessing
+    import multiprocessing, signal
     from sla.data.loader import TrainLoader
     from test_loader import make_dataset
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children inherit it ignored
     try:
         for batch in TrainLoader(make_dataset(in_memory=False), 6, seed=0, steps=10**9, workers=2):
             if batch.step == 3:
@@ -272,7 +273,6 @@ def start_loop():
     return process, [int(word) for word in process.stdout.readline().split()]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups are POSIX")
 def test_ctrl_c_ends_the_workers_without_a_word_from_them():
     process, workers = start_loop()
