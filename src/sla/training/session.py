@@ -31,8 +31,8 @@ from sla.training.result import make_result
 from sla.training.run import Run
 from sla.training.stop import Stop
 
-# torch.compile is used by default where the time it saves is more than the time it takes: on two cores it
-# took at most this long and saved this share of the training time.
+# torch.compile is used by default where the time it should save is more than the time it should take. Both
+# are assumptions about a typical CPU, not measurements of this run: set run.compile where you know better.
 COMPILE_SECONDS, COMPILE_SAVES = 100.0, 0.4
 
 Say = Callable[[str], None]
