@@ -1,18 +1,16 @@
 """`sla data`: the datasets there are, getting one, looking one through."""
 
-import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.output import showing_progress
 from sla.errors import listed
 
 if TYPE_CHECKING:
     from sla.data.check import Check
-    from sla.data.download import Progress
 
 app = typer.Typer(help="Datasets: what there is, getting one, looking one through.", no_args_is_help=True)
 
@@ -79,7 +77,7 @@ def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Ro
     """Get a dataset, unless it is there: the official address first, then the mirrors."""
     from sla.data.datasets import get as get_dataset
 
-    with _progress() as progress:
+    with showing_progress() as progress:
         got = get_dataset(name, root=root, progress=progress)
     typer.echo(f"{name}: {got.folder} ({got.route})")
 
@@ -99,7 +97,7 @@ def check(
 
     if sheet is not None:
         check_writable(sheet)
-    with _progress() as progress:
+    with showing_progress() as progress:
         found = check_dataset(data, root=root, sheet=sheet, pixels=pixels, progress=progress)
     for line in _check_lines(found):
         typer.echo(line)
@@ -151,30 +149,3 @@ def _download(entry: Any) -> str:
 
 def _numbers(values: tuple[float, ...]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator["Progress"]:
-    """A bar on a terminal; elsewhere a line when something begins."""
-    begun: dict[str, Any] = {}
-    if not sys.stderr.isatty():
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in begun:
-                begun[what] = True
-                typer.echo(f"{what} ...", err=True)
-
-        yield tell
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in begun:
-                begun[what] = bars.add_task(what, total=total)
-            bars.update(begun[what], completed=done, total=total)
-
-        yield show

@@ -67,7 +67,7 @@ class TrainingDisplay:
         """A line that stays."""
         self.console.print(f"  {line}", markup=False)
 
-    def reading(self, what: str, done: int, total: int) -> None:
+    def reading(self, what: str, done: int, total: int | None) -> None:
         """How far the reading of images is."""
         self._bar(what, done, total, "")
 
@@ -89,7 +89,7 @@ class TrainingDisplay:
             text = f"step {done}/{total}  {rate:.1f} steps/s  {left}  {describe(self.numbers)}"
             self.console.print(text, markup=False)
 
-    def _bar(self, what: str, done: int, total: int, rate: str) -> None:
+    def _bar(self, what: str, done: int, total: int | None, rate: str) -> None:
         if self.live:
             if what not in self.tasks:
                 self.tasks[what] = self.progress.add_task(what, total=total, rate="")

@@ -1,8 +1,9 @@
 """`sla evaluate`: every kind of inference side by side."""
 
 import time
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,22 +14,27 @@ def evaluate(
     which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Accuracy (top 1 and 5), calibration error and time, for single, aggregated and distilled inference."""
     import json
 
     from sla.cli.display import print_table
+    from sla.cli.output import showing_progress
     from sla.training.run import Run
 
     opened = Run(run, which)
-    dataset = opened.dataset(data)
     found = {}
-    for how in opened.model.method.kinds:
-        start = time.monotonic()
-        outputs = opened.evaluate(dataset, kinds=(how,), batch_size=batch_size, workers=workers)
-        seconds = (time.monotonic() - start) / max(len(dataset), 1)
-        found[how] = {**outputs.scores(opened.temperatures)[how], "seconds_per_image": seconds}
+    with showing_progress(patience=2) as progress:
+        dataset = opened.dataset(data, on_bad_image, progress)
+        for how in opened.model.method.kinds:
+            start, tick = time.monotonic(), partial(progress, f"{how} inference")
+            outputs = opened.evaluate(dataset, tick, kinds=(how,), batch_size=batch_size, workers=workers)
+            seconds = (time.monotonic() - start) / max(len(dataset), 1)
+            found[how] = {**outputs.scores(opened.temperatures)[how], "seconds_per_image": seconds}
     if json_:
         print(json.dumps({"run": str(run), "which": which, "images": len(dataset), "inference": found}))
         return

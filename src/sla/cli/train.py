@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from sla.cli.display import TrainingDisplay
     from sla.training.config import Config
     from sla.training.run import Run
 
@@ -32,6 +33,7 @@ def train(
     assign: Annotated[list[str] | None, Option("--set", help="Any key, as in run.batch_size=64.")] = None,
     on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+    report: Annotated[bool, Option(help="Write the run's page, report.html, at its end.")] = True,
 ) -> None:
     """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
     from sla.errors import InputError
@@ -65,19 +67,37 @@ def train(
         if begun and not resume:
             raise InputError(f"{beside}: there already, and --compare would write to it")
         runs.append((make_config(with_values(tree, {"method.name": compare})), beside, begun))
-    finished = [_train_one(*run) for run in runs]
+    finished = [_train_one(*run, report) for run in runs]
     if int(os.environ.get("RANK", "0")) == 0:
         _print_results(finished)
 
 
-def _train_one(config: "Config", out: Path, resume: bool) -> "Run":
+def _train_one(config: "Config", out: Path, resume: bool, report: bool) -> "Run":
     from sla.cli.display import TrainingDisplay
     from sla.training.session import train as run_session
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        return run_session(
+        run = run_session(
             config, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
         )
+        if report and display.leads:
+            _write_page(run, display)
+    run.splits = None  # the next run needs the memory
+    return run
+
+
+def _write_page(run: "Run", display: "TrainingDisplay") -> None:
+    """The page beside the result; a finished run is not lost for a page that cannot be drawn."""
+    from sla.errors import shown
+    from sla.report.run import write_run_page
+
+    try:
+        write_run_page(run, run.folder / "report.html", progress=display.reading)
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        display.say(f"no page was written: {lines[0]}")
+    else:
+        display.say(f"its page: {shown(run.folder / 'report.html')}")
 
 
 def _print_results(runs: "list[Run]") -> None:

@@ -19,7 +19,7 @@ from sla.errors import InputError
 T = TypeVar("T")
 Tick = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
-SKIP_HINT = "in a dataset, on_bad_image='skip' (`sla train --on-bad-image skip`) leaves such files out"
+SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) leaves such files out"
 MAX_THREADS = 16  # beyond it they wait for the interpreter, and hold memory
 
 

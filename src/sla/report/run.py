@@ -2,16 +2,17 @@
 
 import math
 import os
+import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sla.data.datasets import load
-from sla.data.files import Tick
+from sla.data.download import Progress
+from sla.data.hold import OnBadImage
 from sla.data.loader import EvalLoader
-from sla.data.protocols import hold_out
 from sla.data.store import Dataset
 from sla.errors import InputError, shown
 from sla.labels import join_labels
@@ -23,10 +24,9 @@ from sla.report.pictures import Card, cards, sheet
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
-from sla.training.run import Run, same_classes
+from sla.training.run import HELD_OUT, Run, same_classes
 
 MISTAKES, VIEWED = 12, 4  # pictures of mistakes, and of what the model sees
-HELD_OUT = "held-out images"
 NOTES = {
     HELD_OUT: "This data has no test images. What follows was measured on the held-out images: the model did "
     "not train on them, but they chose its best checkpoint and its temperatures. Expect a little less on new "
@@ -34,33 +34,39 @@ NOTES = {
 }
 
 
-def write_run_page(run: Run, path: Path, data: str | Path | None = None, tick: Tick | None = None) -> str:
+def write_run_page(
+    run: Run,
+    path: Path,
+    data: str | Path | None = None,
+    progress: Progress | None = None,
+    on_bad_image: OnBadImage | None = None,
+) -> str:
     """Evaluate the run and write its page; returns the page's first sentences."""
-    dataset, what = images_of(run, data)
+    dataset, what = images_of(run, data, progress, on_bad_image)
     dataset = same_classes(dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
-    outputs = run.evaluate(dataset, tick)
+    outputs = run.evaluate(dataset, partial(progress, "looking at the images") if progress else None)
     html.write(path, run_page(run, dataset, outputs, what))
     return lead(run, outputs, dataset, what)
 
 
-def images_of(run: Run, data: str | Path | None = None) -> tuple[Dataset, str]:
+def images_of(
+    run: Run,
+    data: str | Path | None = None,
+    progress: Progress | None = None,
+    on_bad_image: OnBadImage | None = None,
+) -> tuple[Dataset, str]:
     """What to report on and its name: the data given, else the run's test images, else its held-out ones."""
     if data is not None:
-        return run.dataset(data), f"images of {shown(data)}"
-    own = run.config.data
-    splits = load(own.source, root=own.root, size=own.stored_size, on_bad_image=own.on_bad_image)
-    if splits.test is not None:
-        return splits.test, "test images"
-    if splits.val is not None:
-        return splits.val, HELD_OUT
-    if not own.hold_out:
+        return run.dataset(data, on_bad_image, progress), f"images of {shown(data)}"
+    found = run.unseen(on_bad_image, progress)
+    if found is None:
         raise InputError(
-            f"{shown(own.source)}: no test images, and none were held out: say what to report on, "
-            "`sla report RUN DATA`"
+            f"{shown(run.config.data.source)}: no test images, and none were held out: say what to report "
+            "on, `sla report RUN DATA`"
         )
-    return hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)[1], HELD_OUT
+    return found
 
 
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
@@ -247,7 +253,11 @@ def _cost(run: Run) -> str:
 
 def _origin(run: Run) -> list[str]:
     result, versions = run.result, _part(run.result, "versions")
-    parts = [html.code(shown(str(result["command"])))] if result.get("command") else []
+    parts = []
+    if result.get("command"):
+        parts += [html.paragraph("It was typed as"), html.code(shown(str(result["command"])))]
+    again = shlex.join(["sla", "train", "--config", str(run.folder / "config.yaml"), "--out", "AGAIN"])
+    parts += [html.paragraph("and the same run, with all that was chosen, is"), html.code(shown(again))]
     said = [f"{name} {version}" for name, version in versions.items()]
     said += [f"{key} {result[key]}" for key in ("commit", "seed", "finished") if result.get(key) is not None]
     if said:

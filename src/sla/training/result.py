@@ -52,7 +52,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
         "cost": _cost(trainer),
         "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
-        "command": shlex.join(["sla", *sys.argv[1:]]),
+        "command": _command(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
@@ -87,6 +87,12 @@ def _peak_memory(device: torch.device) -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _command() -> str:
+    """What was typed: a command of `sla`, or the script that called us."""
+    ours = Path(sys.argv[0]).stem in ("sla", "__main__")
+    return shlex.join(["sla", *sys.argv[1:]] if ours else ["python", *sys.argv])
 
 
 def _commit() -> str | None:

@@ -13,9 +13,13 @@ from sla.classifier import Classifier, Prediction
 from sla.data.augment import Pipeline
 from sla.data.datasets import load
 from sla.data.decode import BadImageError
+from sla.data.download import Progress
 from sla.data.files import FileImages, Tick
+from sla.data.hold import OnBadImage
+from sla.data.kept import cache_dir
+from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline
-from sla.data.store import Dataset
+from sla.data.store import Dataset, Splits
 from sla.errors import InputError, listed, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
@@ -26,6 +30,7 @@ from sla.training.evaluation import Outputs, infer
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
+HELD_OUT = "held-out images"
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
@@ -44,6 +49,7 @@ class Run:
         self.model: Classifier = load_classifier(found / WEIGHTS, device)
         self.result = read_result(self.folder)
         self.which = which
+        self.splits: Splits | None = None  # its images, while a run that has just ended still has them
 
     @property
     def classes(self) -> list[str]:
@@ -90,15 +96,58 @@ class Run:
         dataset = data if isinstance(data, Dataset) else self.dataset(data)
         return infer(self.model, same_classes(dataset, self.classes), self.pipeline, tick=tick, **options)
 
-    def dataset(self, data: str | Path | None = None) -> Dataset:
+    def dataset(
+        self,
+        data: str | Path | None = None,
+        on_bad_image: OnBadImage | None = None,
+        progress: Progress | None = None,
+    ) -> Dataset:
         """The test part of the data, or all of a folder that is not split."""
-        source, own = data or self.config.data.source, self.config.data
-        splits = load(source, root=own.root, size=own.stored_size, on_bad_image=own.on_bad_image)
+        splits = self._load(data, on_bad_image, progress)
         if splits.test is not None:
             return splits.test
         if data is None:
+            source = shown(self.config.data.source)
             raise InputError(f"{source} has no test images: say what to evaluate on, `sla evaluate RUN DATA`")
         return splits.val or splits.train
+
+    def unseen(
+        self, on_bad_image: OnBadImage | None = None, progress: Progress | None = None
+    ) -> tuple[Dataset, str] | None:
+        """The run's own test images, else its held-out ones, and their name; None where it has neither."""
+        own, splits = self.config.data, self._load(None, on_bad_image, progress)
+        if splits.test is not None:
+            return splits.test, "test images"
+        if splits.val is not None:
+            return splits.val, HELD_OUT
+        if not own.hold_out:
+            return None
+        train, held = hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)
+        before = self.result.get("images") or {"val": len(held)}
+        trained = before.get("train") if own.per_class is None else len(train)
+        # Which images are held out follows from all there are: with others it would be others.
+        if before.get("val") != len(held) or trained not in (None, len(train)):
+            raise InputError(
+                f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
+                "which were held out is not known: name other data, which the run has not seen"
+            )
+        return held, HELD_OUT
+
+    def _load(
+        self, data: str | Path | None, on_bad_image: OnBadImage | None, progress: Progress | None
+    ) -> Splits:
+        """Data at the size the run keeps pictures at; its own by default, from memory while it is there."""
+        own = self.config.data
+        if data is None and self.splits is not None:
+            return self.splits
+        return load(
+            data or own.source,
+            root=own.root,
+            size=own.stored_size,
+            on_bad_image=on_bad_image or own.on_bad_image,
+            cache=cache_dir() / "images" if own.cache else None,
+            progress=progress,
+        )
 
     def export(self, path: str | Path, how: str | None = None) -> None:
         """Write the classifier as ONNX; see `sla.export`."""

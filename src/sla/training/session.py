@@ -28,7 +28,7 @@ from sla.training.distributed import Group, join_group, leave_group
 from sla.training.loop import Trainer, Watch, measure_seconds
 from sla.training.plan import Plan, make_plan, with_absolute_source
 from sla.training.result import make_result
-from sla.training.run import Run
+from sla.training.run import Run, read_result
 from sla.training.stop import Stop
 
 # torch.compile is used by default where the time it should save is more than the time it should take. Both
@@ -81,6 +81,7 @@ def train(
         if resume:
             trainer.resume()
             say(f"going on from step {trainer.position.step:,} of {trainer.steps:,}")
+        ended = trainer.position.step >= trainer.steps
         stop = stack.enter_context(Stop().listening())
         try:
             finished = trainer.fit(stop, watch if group.leads else None)
@@ -95,11 +96,13 @@ def train(
                 f"stopped after step {trainer.position.step:,} of {trainer.steps:,}; "
                 f"to go on: sla train --resume --out {shlex.quote(str(folder))}"
             )
-        if group.leads:
+        if group.leads and not (resume and ended and _has_result(folder)):
             with replacing(folder / "result.json") as file:
                 file.write((json.dumps(make_result(trainer), indent=2) + "\n").encode())
         group.wait()
-        return Run(folder)
+        run = Run(folder)
+        run.splits = Splits(plan.config.data.source, plan.train, plan.val, plan.test)
+        return run
 
 
 def fit(
@@ -179,6 +182,14 @@ def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         inner = merged.get(key)
         merged[key] = _merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
     return merged
+
+
+def _has_result(folder: Path) -> bool:
+    """Whether the run has said what it cost and by which command: going on must not change that."""
+    try:
+        return bool(read_result(folder))
+    except InputError:
+        return False
 
 
 def _settle(plan: Plan, group: Group, say: Say) -> Plan:
