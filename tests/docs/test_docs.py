@@ -29,8 +29,9 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "adapters": {"core", "factory"},
     "export": {"core", "backbones", "factory"},
     "demo": {"core", "data", "factory", "stats"},
-    "report": {"core", "data", "demo", "stats", "training"},
-    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"},
+    "comparison": {"core", "data", "stats", "training"},
+    "report": {"comparison", "core", "data", "demo", "stats", "training"},
+    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report", "comparison"},
     "__main__": {"cli"},
     "__init__": {"core", "backbones", "factory"},
 }

@@ -33,7 +33,7 @@ tbody th { font-weight: 400; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 .strip { display: grid; grid-template-columns: 16rem 1fr; align-items: center; gap: 0 1rem; }
 .strip svg { display: block; width: 100%; height: 2.1rem; overflow: visible; }
-.strip .name { padding: .2rem 0; }
+.strip .name { padding: .2rem 0; overflow-wrap: anywhere; min-width: 0; }
 .grid-line { stroke: var(--line); } .reference { stroke: var(--soft); stroke-dasharray: 4 3; }
 .seed { fill: var(--mark); opacity: .28; } .range { stroke: var(--mark); stroke-width: 3; }
 .mean { fill: var(--mark); stroke: var(--paper); stroke-width: 1.5; }
@@ -55,6 +55,7 @@ td { white-space: nowrap; }
 .sheet td { white-space: normal; } .sheet th { min-width: 0; }
 .words td:nth-child(2), .words th:nth-child(2) { text-align: left; white-space: normal;
   overflow-wrap: anywhere; min-width: 7.5rem; }
+.settings td, .settings thead th { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 .bar { background: linear-gradient(to right, color-mix(in srgb, var(--mark) 26%, transparent)
   calc(var(--share) * 100%), transparent 0); }
 .plot { display: grid; grid-template-columns: auto 1fr; gap: .3rem .5rem; margin: .8rem 0 1.4rem; }

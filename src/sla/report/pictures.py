@@ -2,6 +2,7 @@
 
 import base64
 import io
+import os
 from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 from torch import Tensor
+
+from sla.errors import shown
 
 CARD = 224  # pixels of the longer edge of a picture on a card
 WIDEST = 4  # width / height of the widest picture, and height / width of the tallest
@@ -61,6 +64,11 @@ def sheet(
         '<div class="scroll" tabindex="0" role="region" aria-label="Sheet of pictures">'
         f'<table class="sheet"><tr>{head}</tr>{"".join(lines)}</table></div>'
     )
+
+
+def short_name(name: str) -> str:
+    """A picture's name without the folders of the machine it lies on, as one printable line."""
+    return shown(os.path.basename(name) if os.path.isabs(name) else name)
 
 
 class Card(NamedTuple):

@@ -1,11 +1,9 @@
 """The page of a run: how good, where it fails, how sure it is, what it saw, what it cost."""
 
 import math
-import os
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +15,11 @@ from sla.data.store import Dataset
 from sla.errors import InputError, shown
 from sla.labels import join_labels
 from sla.report import html
+from sla.report.amounts import amount, duration, part
 from sla.report.calibration import calibration_part, surest_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
 from sla.report.matrix import classes_part, matrix_part
-from sla.report.pictures import Card, cards, sheet
+from sla.report.pictures import Card, cards, sheet, short_name
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
@@ -128,7 +127,7 @@ def _hits(outputs: Outputs, how: str) -> int:
 def _accuracies(run: Run, outputs: Outputs, what: str) -> str:
     count, scores = len(outputs.targets), outputs.scores(run.temperatures)
     found: dict[str, Interval] = {how: share(_hits(outputs, how), count) for how in outputs.logits}
-    flop = _part(_part(run.result, "cost"), "inference_flop")
+    flop = part(part(run.result, "cost"), "inference_flop")
     rows = [
         (
             how + (" *" if how == run.model.method.headline else ""),
@@ -137,7 +136,7 @@ def _accuracies(run: Run, outputs: Outputs, what: str) -> str:
             f"{scores[how]['top5']:.2f}%",
             f"{scores[how]['ece']:.2f}%",
             f"{scores[how]['nll']:.3f}",
-            _amount(flop.get(how), "FLOP"),
+            amount(flop.get(how), "FLOP"),
         )
         for how, top1 in found.items()
     ]
@@ -205,8 +204,7 @@ def _mistakes(
     pixels, items = dataset.read(places), []
     for row, (place, probability) in enumerate(worst):
         true, given = classes[int(targets[place])], classes[int(logits[place].argmax())]
-        name = dataset.name(place)
-        name = shown(os.path.basename(name) if os.path.isabs(name) else name)
+        name = short_name(dataset.name(place))
         lines = (f"{given}, {100 * probability:.1f}%", f"is {true}", name)
         spoken = f"{name}: {true}, taken for {given}"
         items.append(Card(pixels.images[row], float(pixels.aspect[row]), spoken, lines))
@@ -233,26 +231,26 @@ def _views(run: Run, dataset: Dataset, classes: list[str]) -> str:
 
 
 def _cost(run: Run) -> str:
-    cost = _part(run.result, "cost")
+    cost = part(run.result, "cost")
     if not cost:
         return html.paragraph("Not known: the run is not finished, it has no result.json.")
     rows = [
-        ("training time", _duration(cost.get("seconds"))),
-        ("steps", _amount(cost.get("iterations"))),
-        ("images seen, each view counted", _amount(cost.get("images_seen"))),
-        ("floating-point operations of training", _amount(cost.get("training_flop"), "FLOP")),
-        ("peak memory", _amount(cost.get("peak_memory_bytes"), "B")),
-        ("parameters", _amount(cost.get("parameters"))),
+        ("training time", duration(cost.get("seconds"))),
+        ("steps", amount(cost.get("iterations"))),
+        ("images seen, each view counted", amount(cost.get("images_seen"))),
+        ("floating-point operations of training", amount(cost.get("training_flop"), "FLOP")),
+        ("peak memory", amount(cost.get("peak_memory_bytes"), "B")),
+        ("parameters", amount(cost.get("parameters"))),
         ("device", shown(str(cost.get("device", "not known")))),
-        ("processes", _amount(cost.get("processes"))),
+        ("processes", amount(cost.get("processes"))),
     ]
-    images = _part(run.result, "images")
-    rows += [(f"images, {name}", _amount(images.get(name))) for name in ("train", "val", "test")]
+    images = part(run.result, "images")
+    rows += [(f"images, {name}", amount(images.get(name))) for name in ("train", "val", "test")]
     return html.table(("of the run", "amount"), rows, "What the run cost")
 
 
 def _origin(run: Run) -> list[str]:
-    result, versions = run.result, _part(run.result, "versions")
+    result, versions = run.result, part(run.result, "versions")
     parts = []
     if result.get("command"):
         parts += [html.paragraph("It was typed as"), html.code(shown(str(result["command"])))]
@@ -265,28 +263,3 @@ def _origin(run: Run) -> list[str]:
     lines = (run.folder / "config.yaml").read_text(encoding="utf-8").splitlines()
     text = "\n".join(map(shown, lines))
     return [*parts, html.details("The whole configuration", html.pre(text, "config.yaml"))]
-
-
-def _part(tree: dict[str, Any], key: str) -> dict[str, Any]:
-    part = tree.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _amount(value: object, unit: str = "") -> str:
-    """1234 as `1,234`, or with a unit as `1.23 kFLOP`; what is no number is not known."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "not known"
-    if not unit:
-        return f"{value:,}"
-    power = min(max(int(math.log10(max(abs(value), 1)) // 3), 0), 6)
-    return f"{value / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}{unit}"
-
-
-def _duration(seconds: object) -> str:
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        return "not known"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

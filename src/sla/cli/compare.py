@@ -1,0 +1,91 @@
+"""`sla compare`: runs side by side on the same images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from sla.comparison import Comparison
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Folders of runs, or RUN:KIND for a kind of inference.")],
+    how: Annotated[
+        str | None, typer.Option(help="single, aggregated or distilled; each run's headline by default.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Other images than the first run's test images.")] = None,
+    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compare.html"),
+    json_: Annotated[bool, typer.Option("--json", help="As JSON, with every image that flipped.")] = False,
+) -> None:
+    """Accuracies, differences on the same images, what flipped, costs and settings: a table and a page."""
+    import json
+
+    from sla.cli.output import check_writable, showing_progress
+    from sla.comparison import as_tree
+    from sla.comparison import compare as compare_runs
+    from sla.errors import shown
+    from sla.report.compare import write_compare_page
+
+    check_writable(out)
+    with showing_progress(patience=2) as progress:
+        found = compare_runs(
+            runs, how=how, which=which, data=data, on_bad_image=on_bad_image, progress=progress
+        )
+    write_compare_page(found, out)
+    if json_:
+        print(json.dumps({**as_tree(found), "page": str(out)}))
+        return
+    _print(found)
+    print(f"The page: {shown(out)}")
+
+
+def _print(found: "Comparison") -> None:
+    from sla.cli.display import print_table
+    from sla.comparison import spoken_p
+
+    print(f"{len(found.dataset):,} {found.what}")
+    for note in found.notes:
+        print(f"note: {note}")
+    rows = []
+    for place, (entry, top1) in enumerate(zip(found.entries, found.accuracies, strict=True)):
+        cells = [entry.name, f"{top1.mean:.2f}", f"{top1.low:.1f} to {top1.high:.1f}"]
+        if place:
+            one = found.differences[place - 1]
+            interval = f"{one.points.low:+.1f} to {one.points.high:+.1f}"
+            p = spoken_p(one.adjusted).removeprefix("= ")
+            cells += [f"{one.points.mean:+.2f}", interval, f"{one.gained:,}", f"{one.lost:,}", p, one.verdict]
+        else:
+            cells += ["", "", "", "", "", "the first"]
+        rows.append(cells)
+    header = (
+        "run",
+        "accuracy %",
+        "95% interval",
+        "points",
+        "95% interval",
+        "gained",
+        "lost",
+        "p",
+        "so it is",
+    )
+    print_table(header, rows)
+    print(
+        "Points, gained and lost: to the first run, on the same images. p: McNemar's exact test"
+        + (", adjusted for their number (Holm)" if len(rows) > 2 else "")
+        + ". All about these images and these models, not about other seeds."
+    )
+    for group in found.groups:
+        mean, sd = group.spread
+        one_by_one = group.difference(found.groups[0]) if group is not found.groups[0] else None
+        words = f"over seeds {', '.join(map(str, sorted(group.seeds)))}: mean {mean:.2f}"
+        words += f", sd {sd:.2f}" if len(group.seeds) > 1 else ""
+        if one_by_one is not None:
+            words += (
+                f", to the first {one_by_one.mean:+.2f} ({one_by_one.low:+.1f} to {one_by_one.high:+.1f})"
+            )
+        print(f"{found.entries[group.places[0]].name}, {words}")
