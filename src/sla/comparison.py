@@ -163,13 +163,13 @@ class Comparison:
             )
         if len(others) > MOST_SAID:
             said = Counter(one.verdict for _, one in others)
-            words.append(f"Of {len(others)} others: {', '.join(f'{n} {what}' for what, n in said.items())}.")
+            parts = [f"{n} {what.replace('no ', 'without ', 1)}" for what, n in said.items()]
+            words.append(f"Of {len(others)} others: {', '.join(parts)}.")
         for group in self.groups[1:]:
             if found := group.difference(self.groups[0]):
-                words.append(
-                    f"Over the same {len(group.seeds)} seeds, {self.entries[group.places[0]].name} and the like "
-                    f"differ by {found.mean:+.1f} points ({found.low:+.1f} to {found.high:+.1f})."
-                )
+                name, points = self.entries[group.places[0]].name, f"{found.mean:+.1f} points"
+                ends = f"{found.low:+.1f} to {found.high:+.1f}"
+                words.append(f"Over {len(group.seeds)} seeds, {name} and its like: {points} ({ends}).")
         return " ".join(words)
 
 

@@ -31,7 +31,8 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "demo": {"core", "data", "factory", "stats"},
     "comparison": {"core", "data", "stats", "training"},
     "report": {"comparison", "core", "data", "demo", "stats", "training"},
-    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report", "comparison"},
+    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"}
+    | {"comparison"},
     "__main__": {"cli"},
     "__init__": {"core", "backbones", "factory"},
 }

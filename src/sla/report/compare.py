@@ -68,7 +68,11 @@ def _accuracies(comparison: Comparison) -> str:
         "intervals may overlap though the runs differ: below, answers are paired image by image."
     )
     strips = [Strip(entry.name, (), top1) for entry, top1, _ in found]
-    return html.paragraph(words, "soft") + strip_chart(strips) + html.table(header, rows, "Accuracy")
+    return (
+        html.paragraph(words, "soft")
+        + strip_chart(strips)
+        + html.table(header, rows, "Accuracy", "scroll names")
+    )
 
 
 def _differences(comparison: Comparison) -> str:
@@ -95,12 +99,12 @@ def _differences(comparison: Comparison) -> str:
     adjusted = " The last p-value is adjusted for the number of tests (Holm) and decides." if several else ""
     return (
         html.paragraph(
-            f"In points of accuracy, to {comparison.entries[0].name}. Gained: right where that one is wrong; lost: the other way "
-            f"round.{adjusted}",
+            f"In points of accuracy, to {comparison.entries[0].name}. Gained: right where that one is wrong; "
+            f"lost: the other way round.{adjusted}",
             "soft",
         )
         + strip_chart(strips, unit="")
-        + html.table((*header, "so it is"), rows, "Differences on the same images")
+        + html.table((*header, "so it is"), rows, "Differences on the same images", "scroll names")
         + html.paragraph(COVERS)
     )
 
@@ -113,18 +117,19 @@ def _seeds(comparison: Comparison) -> str:
         spread = f"{sd:.2f}" if len(group.seeds) > 1 else "one seed"
         seeds = ", ".join(map(str, sorted(group.seeds)))
         rows.append((_group_name(comparison, group), seeds, f"{mean:.2f}%", spread, *cells))
-    header = ("runs that differ in their seed alone", "seeds", "mean", "sd", "points", "95% interval")
+    header = ("runs", "seeds", "mean", "sd", "points", "95% interval")
     words = (
-        "Here the spread is that of training: means over seeds, and differences paired by seed with an "
-        "interval by Student's t, on these images."
+        "Runs that differ in their seed alone. Here the spread is that of training: means over seeds, and "
+        "differences paired by seed, where both have the same two seeds or more, with an interval by "
+        "Student's t; all on these images."
     )
-    return html.paragraph(words, "soft") + html.table(header, rows, "Over seeds", "scroll words")
+    return html.paragraph(words, "soft") + html.table(header, rows, "Over seeds", "scroll words names")
 
 
 def _paired(group: SeedGroup, first: SeedGroup) -> list[str]:
     found = group.difference(first)
     if found is None:
-        return ["", "not paired: needs the same seeds, two or more"]
+        return ["", "not the same seeds"]
     return [f"{found.mean:+.2f}", f"{found.low:+.1f} to {found.high:+.1f}"]
 
 
@@ -217,7 +222,7 @@ def _costs(comparison: Comparison) -> str:
         "parameters",
         "device",
     )
-    return html.table(header, rows, "What each cost")
+    return html.table(header, rows, "What each cost", "scroll names")
 
 
 def _settings(comparison: Comparison) -> str:

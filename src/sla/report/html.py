@@ -55,6 +55,7 @@ td { white-space: nowrap; }
 .sheet td { white-space: normal; } .sheet th { min-width: 0; }
 .words td:nth-child(2), .words th:nth-child(2) { text-align: left; white-space: normal;
   overflow-wrap: anywhere; min-width: 7.5rem; }
+.names tbody th { min-width: 10rem; }
 .settings td, .settings thead th { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 .bar { background: linear-gradient(to right, color-mix(in srgb, var(--mark) 26%, transparent)
   calc(var(--share) * 100%), transparent 0); }
