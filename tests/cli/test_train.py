@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sla.cli import app, main
 from sla.data.datasets import load
 from sla.errors import InputError
+from sla.report.run import write_run_page
 from sla.training.run import Run, same_classes
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
@@ -51,6 +52,68 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
     assert "144 of the training images are held out to choose on" in told
     assert "aggregated *" in told
     assert "test images chose nothing" in told
+
+
+def test_a_finished_run_has_its_page(run, tmp_path):
+    page = (run / "report.html").read_text(encoding="utf-8")
+    top1 = json.loads((run / "result.json").read_text())["accuracies"]["last"]["test"]["distilled"]["top1"]
+    assert f"{top1:.2f}%" in page
+    assert page.count("<h2>") == 9
+    told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--no-report", *SMALL)
+    assert "page" not in told
+    assert not (tmp_path / "run" / "report.html").exists()
+    reported = []
+    write_run_page(Run(run), tmp_path / "page.html", progress=lambda *one: reported.append(one))
+    assert reported[-1] == ("looking at the images", 360, 360)
+
+
+def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("no ink\nand no paper")
+
+    monkeypatch.setattr("sla.report.run.run_page", fail)
+    told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, *SMALL)
+    assert "no page was written: no ink\n" in told
+    assert "and no paper" not in told
+    assert "distilled *" in told
+    assert (tmp_path / "run" / "result.json").is_file()
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_finished_run_resumed_keeps_its_result_and_page(run):
+    (run / "report.html").unlink()
+    before = (run / "result.json").read_bytes()
+    told = sla("train", "--resume", "--out", run)
+    assert "going on from step 12 of 12" in told
+    assert (run / "result.json").read_bytes() == before
+    assert (run / "report.html").is_file()
+
+
+def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("warnings.showwarning", None)  # put back after the test
+    warnings.simplefilter("always")  # pytest puts the filters back after each test
+    test = load("digits").test
+    for place in range(30):
+        file = tmp_path / "some" / test.classes[test.targets[place]] / f"{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(file)
+    file.write_bytes(b"no picture")
+    page = ("--out", str(tmp_path / "page.html"))
+    for words in (["evaluate", str(run)], ["report", str(run), *page]):
+        words.append(str(tmp_path / "some"))
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 2
+        said = capsys.readouterr().err
+        assert f"{file.name}: not an image" in said
+        assert "(`--on-bad-image skip`) leaves such files out" in said
+        assert "sla train" not in said
+        with pytest.raises(SystemExit) as stopped:
+            main([*words, "--on-bad-image", "skip"])
+        assert stopped.value.code == 0
+        told = capsys.readouterr()
+        assert f"{file.name}: not an image" in told.err
+        assert "29 images" in told.out
 
 
 def test_compare_trains_the_other_method_on_the_same_images(tmp_path):

@@ -18,7 +18,7 @@ body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 58rem; background: 
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p { margin: .5rem 0; max-width: 46rem; }
-p, h1, h2, summary, li { overflow-wrap: anywhere; }
+p, h1, h2, h3, summary, li { overflow-wrap: anywhere; }
 .lead { font-size: 1.05rem; }
 .soft { color: var(--soft); }
 code { font: .9em ui-monospace, monospace; background: var(--panel); padding: .1em .3em; border-radius: 4px;
