@@ -53,15 +53,15 @@ def _accuracies(comparison: Comparison) -> str:
     rows = [
         (
             entry.name,
-            entry.run.config.method.name,
-            f"{entry.run.config.run.seed}",
-            f"{int(right.sum()):,}",
             f"{top1.mean:.2f}%",
             f"{top1.low:.1f} to {top1.high:.1f}",
+            f"{int(right.sum()):,}",
+            entry.run.config.method.name,
+            f"{entry.run.config.run.seed}",
         )
         for entry, top1, right in found
     ]
-    header = ("run, inference", "method", "seed", "right", "accuracy", "95% interval")
+    header = ("run, inference", "accuracy", "95% interval", "right", "method", "seed")
     words = (
         f"On the same {len(comparison.dataset):,} {comparison.what}, with the {found[0][0].run.which} "
         "checkpoint of each. The bar is the 95% interval (Wilson); the dashed line is the first run. Two "
@@ -83,7 +83,7 @@ def _differences(comparison: Comparison) -> str:
         p_values = [one.p, one.adjusted] if several else [one.p]
         interval = f"{one.points.low:+.1f} to {one.points.high:+.1f}"
         p_cells = [spoken_p(p).removeprefix("= ") for p in p_values]
-        rows.append((entry.name, f"{one.points.mean:+.2f}", interval, *counts, *p_cells, one.verdict))
+        rows.append((entry.name, f"{one.points.mean:+.2f}", interval, *p_cells, one.verdict, *counts))
         strips.append(Strip(entry.name, (), one.points))
     tested = ("p", f"p for {len(rows)} tests") if several else ("p",)
     header = (
