@@ -85,6 +85,23 @@ def test_flipped_images_are_shown_with_both_answers(found):
         assert found.dataset.name(image) in text
 
 
+def test_cells_stand_under_their_headings(found):
+    table = re.search(
+        r'aria-label="Differences on the same images"><table.*?</table>', compare_page(found), re.S
+    )[0]
+    head, *rows = (
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.S)]
+        for row in re.findall(r"<tr>.*?</tr>", table, re.S)
+    )
+    for row, one in zip(rows, found.differences, strict=True):
+        cells = dict(zip(head, row, strict=True))
+        assert (cells["gained"], cells["lost"]) == (str(one.gained), str(one.lost))
+        assert (cells["both right"], cells["both wrong"]) == (str(one.both_right), str(one.both_wrong))
+        assert cells["points"] == f"{100 * (one.gained - one.lost) / 300:+.2f}"
+        assert (cells["p"], cells["p for 2 tests"]) == (f"{one.p:.3f}", f"{one.adjusted:.3f}")
+        assert cells["so it is"] == "no clear difference"
+
+
 def test_text_of_a_comparison_is_text_and_every_part_speaks(found):
     text = compare_page(found)
     tags = Tags(text)

@@ -86,16 +86,8 @@ def _differences(comparison: Comparison) -> str:
         rows.append((entry.name, f"{one.points.mean:+.2f}", interval, *p_cells, one.verdict, *counts))
         strips.append(Strip(entry.name, (), one.points))
     tested = ("p", f"p for {len(rows)} tests") if several else ("p",)
-    header = (
-        "run, inference",
-        "points",
-        "95% interval",
-        "gained",
-        "lost",
-        "both right",
-        "both wrong",
-        *tested,
-    )
+    counted = ("gained", "lost", "both right", "both wrong")
+    header = ("run, inference", "points", "95% interval", *tested, "so it is", *counted)
     adjusted = " The last p-value is adjusted for the number of tests (Holm) and decides." if several else ""
     return (
         html.paragraph(
@@ -104,7 +96,7 @@ def _differences(comparison: Comparison) -> str:
             "soft",
         )
         + strip_chart(strips, unit="")
-        + html.table((*header, "so it is"), rows, "Differences on the same images", "scroll names")
+        + html.table(header, rows, "Differences on the same images", "scroll names")
         + html.paragraph(COVERS)
     )
 
