@@ -51,7 +51,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
         },
         "cost": _cost(trainer),
         "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": _commit(),
+        "commit": find_commit(),
         "command": shlex.join(["sla", *sys.argv[1:]]),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -89,7 +89,7 @@ def _peak_memory(device: torch.device) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _commit() -> str | None:
+def find_commit() -> str | None:
     """The commit of the source tree this package runs from, where it is one; `-dirty` when changed since."""
     words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
