@@ -1,16 +1,30 @@
-"""`sla evaluate`: every kind of inference side by side."""
+"""`sla evaluate`: every kind of inference side by side, ten-crop, ensembles."""
 
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from sla.data.download import Progress
+    from sla.training.run import Run
+
+Scores = dict[str, dict[str, float]]
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
+    run: Annotated[
+        list[str], typer.Argument(help="A run's folder, or several for an ensemble; then data, if other.")
+    ],
+    how: Annotated[
+        str | None, typer.Option(help="single, aggregated, distilled, ten-crop or ensemble; all by default.")
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(help="Of an ensemble: single, aggregated, distilled; each run's best by default."),
+    ] = None,
     which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
@@ -24,33 +38,84 @@ def evaluate(
 
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
+    from sla.errors import InputError
     from sla.training.run import Run
 
-    opened = Run(run, which)
-    found = {}
+    folders, data = _runs_and_data(run)
+    if how != "ensemble" and (len(folders) > 1 or members):
+        raise InputError("several runs are evaluated together by --how ensemble; side by side by sla compare")
+    runs = [Run(folder, which) for folder in folders]
+    options = {"batch_size": batch_size, "workers": workers}
     with showing_progress(patience=2) as progress:
-        dataset = opened.dataset(data, on_bad_image, progress)
-        for how in opened.model.method.kinds:
-            start, tick = time.monotonic(), partial(progress, f"{how} inference")
-            outputs = opened.evaluate(dataset, tick, kinds=(how,), batch_size=batch_size, workers=workers)
-            seconds = (time.monotonic() - start) / max(len(dataset), 1)
-            found[how] = {**outputs.scores(opened.temperatures)[how], "seconds_per_image": seconds}
+        if how == "ensemble":
+            count, found = _together(runs, data, members, on_bad_image, progress, options)
+        else:
+            count, found = _alone(runs[0], data, how, on_bad_image, progress, options)
     if json_:
-        print(json.dumps({"run": str(run), "which": which, "images": len(dataset), "inference": found}))
+        print(json.dumps({"run": " ".join(folders), "which": which, "images": count, "inference": found}))
         return
-    print(f"{len(dataset):,} images, {which} checkpoint")
+    print(f"{count:,} images, {which} checkpoint")
     header = ("inference", "top 1 %", "top 5 %", "ECE %", "NLL", "ms an image")
     print_table(
         header,
         [
             (
-                how,
+                kind,
                 f"{s['top1']:.2f}",
                 f"{s['top5']:.2f}",
                 f"{s['ece']:.2f}",
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",
             )
-            for how, s in found.items()
+            for kind, s in found.items()
         ],
     )
+
+
+def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
+    """The folders of runs, and the data named after them."""
+    from sla.errors import InputError
+
+    others = [word for word in words[1:] if not (Path(word) / "config.yaml").is_file()]
+    if len(others) > 1 or (others and others[0] != words[-1]):
+        raise InputError(f"{others[0]}: not a run: no config.yaml in it")
+    return words[: len(words) - len(others)], others[0] if others else None
+
+
+def _alone(
+    run: "Run",
+    data: str | None,
+    how: str | None,
+    on_bad_image: Any,
+    progress: "Progress",
+    options: dict[str, Any],
+) -> tuple[int, Scores]:
+    dataset, found = run.dataset(data, on_bad_image, progress), {}
+    for kind in run.model.method.kinds if how is None else (how,):
+        start, tick = time.monotonic(), partial(progress, f"{kind} inference")
+        if kind == "ten-crop":
+            outputs = run.ten_crop(dataset, tick=tick, **options)
+        else:
+            outputs = run.evaluate(dataset, tick, kinds=(kind,), **options)
+        found[kind] = outputs.scores(run.temperatures)[kind] | _pace(start, len(dataset))
+    return len(dataset), found
+
+
+def _together(
+    runs: "list[Run]",
+    data: str | None,
+    how: str | None,
+    on_bad_image: Any,
+    progress: "Progress",
+    options: dict[str, Any],
+) -> tuple[int, Scores]:
+    from sla.training.ensemble import evaluate_ensemble
+
+    start, tick = time.monotonic(), partial(progress, "inference of all runs")
+    outputs = evaluate_ensemble(runs, data, how, tick, on_bad_image=on_bad_image, **options)
+    count = len(outputs.targets)
+    return count, {"ensemble": outputs.scores()["ensemble"] | _pace(start, count)}
+
+
+def _pace(start: float, images: int) -> dict[str, float]:
+    return {"seconds_per_image": (time.monotonic() - start) / max(images, 1)}

@@ -1,6 +1,6 @@
 """Every kind of inference over a dataset, side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -76,6 +76,32 @@ def infer(
             if tick is not None:
                 tick(done, len(dataset))
     return Outputs({how: torch.cat(parts) for how, parts in found.items()}, torch.as_tensor(dataset.targets))
+
+
+@torch.inference_mode()
+def infer_crops(
+    model: Classifier,
+    dataset: Dataset,
+    pipelines: Sequence[Pipeline],
+    how: str,
+    *,
+    batch_size: int = 128,
+    workers: int = 0,
+    tick: Tick | None = None,
+) -> Tensor:
+    """Class logits (n, N), the mean over what the pipelines make of each image (ten-crop)."""
+    found: list[Tensor] = []
+    device, done = next(model.parameters()).device, 0
+    with evaluating(model):
+        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
+            each = [
+                model.logits(pipeline(batch.images, batch.draws, batch.aspect), how) for pipeline in pipelines
+            ]
+            found.append(torch.stack(each).mean(0).float().cpu())
+            done += len(batch.images)
+            if tick is not None:
+                tick(done, len(dataset))
+    return torch.cat(found)
 
 
 @torch.inference_mode()

@@ -51,7 +51,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
         },
         "cost": _cost(trainer),
         "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "commit": _commit(),
+        "commit": find_commit(),
         "command": _command(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -95,7 +95,7 @@ def _command() -> str:
     return shlex.join(["sla", *sys.argv[1:]] if ours else ["python", *sys.argv])
 
 
-def _commit() -> str | None:
+def find_commit() -> str | None:
     """The commit of the source tree this package runs from, where it is one; `-dirty` when changed since."""
     words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:

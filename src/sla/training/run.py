@@ -20,12 +20,13 @@ from sla.data.kept import cache_dir
 from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset, Splits
+from sla.data.ten_crop import ten_crop_pipelines
 from sla.errors import InputError, listed, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
-from sla.training.evaluation import Outputs, infer
+from sla.training.evaluation import Outputs, infer, infer_crops
 
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
@@ -95,6 +96,14 @@ class Run:
         """Every kind of inference on the run's own test images, or on other data with the same classes."""
         dataset = data if isinstance(data, Dataset) else self.dataset(data)
         return infer(self.model, same_classes(dataset, self.classes), self.pipeline, tick=tick, **options)
+
+    def ten_crop(self, dataset: Dataset, how: str | None = None, **options: Any) -> Outputs:
+        """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
+        how, size = how or self.model.best_how, self.model.about["preprocessing"]["resolution"]
+        dataset = same_classes(dataset, self.classes)
+        crops = ten_crop_pipelines(self.pipeline, size)
+        logits = infer_crops(self.model, dataset, crops, how, **options)
+        return Outputs({"ten-crop": logits}, torch.as_tensor(dataset.targets))
 
     def dataset(
         self,

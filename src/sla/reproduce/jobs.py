@@ -1,0 +1,89 @@
+"""From a table of the paper to the runs it needs, each known by the content of its configuration."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sla.errors import InputError, nearest
+from sla.reproduce.names import SCALES
+from sla.reproduce.paper import Experiment, Row, experiment
+from sla.reproduce.recipes import cell_settings
+
+MEMBERS = 4  # models of an ensemble
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, or one look at finished runs (`members`); equal content is the same job, whatever table."""
+
+    kind: str
+    settings: Mapping[str, Any]  # flat: dotted keys of the configuration
+    seed: int
+    scale: str = field(compare=False)
+    label: str = field(compare=False)
+    members: tuple["Job", ...] = ()
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits that follow from what is run."""
+        return content_key(self.kind, self.settings, self.seed, [member.key for member in self.members])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table for one seed: the job that gives it, and its name there."""
+
+    experiment: str
+    row: str
+    column: str
+    seed: int
+    job: Job
+    measure: str
+
+
+def content_key(kind: str, settings: Mapping[str, Any], seed: int, members: Sequence[str]) -> str:
+    """The name of a job with this content."""
+    content = json.dumps([kind, dict(settings), seed, list(members)], sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def cells_of(name: str, scale: str, seeds: int = 3, rows: Iterable[str] = ()) -> list[Cell]:
+    """Every cell of a table that can be run: its rows (some, if named) x columns x seeds 0, 1, ..."""
+    table, wanted = experiment(name), set(rows)
+    if scale not in SCALES:
+        raise InputError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
+    for unknown in sorted(wanted - set(table.rows)):
+        raise InputError(f"{name} has no row {unknown!r}{nearest(unknown, tuple(table.rows))}")
+    found = []
+    for row_name, row in table.rows.items():
+        if row.kind == "cited" or (wanted and row_name not in wanted):
+            continue
+        for column in row.columns or table.columns:
+            for seed in range(1 if row.kind == "toy" else seeds):  # a convex problem has no seeds
+                job = _job(table, row, column, scale, seed)
+                found.append(Cell(name, row_name, column, seed, job, row.measure))
+    return found
+
+
+def jobs_of(cells: Iterable[Cell]) -> list[Job]:
+    """The distinct jobs, those that others are made of first."""
+    found: dict[str, Job] = {}
+    for cell in cells:
+        for job in (*cell.job.members, cell.job):
+            found.setdefault(job.key, job)
+    return sorted(found.values(), key=lambda job: bool(job.members))
+
+
+def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job:
+    place = table.columns[column]
+    settings = cell_settings(row, place, scale)
+    label = f"{place.label}, {row.label}"
+    if row.kind in ("ten-crop", "curves"):
+        return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
+    if row.kind == "ensemble":
+        # Its first member is the model of the same seed alone, so that the two are paired.
+        members = tuple(Job("train", settings, seed + 100 * i, scale, label) for i in range(MEMBERS))
+        return Job("ensemble", {"how": row.measure}, seed, scale, label, members)
+    return Job(row.kind, settings, seed, scale, label)

@@ -1,0 +1,222 @@
+"""The results as a document and as a page: paper and ours side by side, and a verdict on every claim."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sla.disk import replacing
+from sla.report import html
+from sla.report.charts import Series, line_chart
+from sla.reproduce.claims import UNTESTED, Claim, Finding, claims
+from sla.reproduce.figures import AXES, draw, series_of
+from sla.reproduce.names import EXPERIMENTS
+from sla.reproduce.paper import Experiment, Printed, experiment
+from sla.reproduce.records import Record
+from sla.reproduce.results import Place, Results, collect
+from sla.stats import Interval, interval, mean_sd
+
+HEADER = ("", "", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval", "parameters")
+SHOWN = ("paper", "small")  # scales: smoke shows only that everything runs
+
+
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # caption, header, rows
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, sentences, and tables of text."""
+
+    title: str
+    words: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    lines: Sequence[Series] = ()  # of a figure, over its axis
+    axis: tuple[str, str] = ("", "")
+    picture: str = ""  # a file beside the document, under images/
+
+
+def render(records: Mapping[str, Record]) -> tuple[str, str]:
+    """(Markdown, HTML) of all records."""
+    sections = list(_sections(records))
+    return _markdown(sections), _page(sections)
+
+
+def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
+    found = {scale: collect(records, scale) for scale in SHOWN}
+    found = {scale: results for scale, results in found.items() if results.values}
+    yield Section("What this is", [_summary(records, found)])
+    for results in found.values():
+        yield _verdicts(results)
+    for results in found.values():
+        for name in results.tested:
+            yield _table(results, name)
+    yield Section(
+        "Not run yet",
+        [
+            "Tables and figures without a single number: "
+            + (", ".join(_missing(found.values())) or "none")
+            + "."
+        ],
+    )
+
+
+def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str:
+    used = [record for record in records.values() if record.scale in SHOWN]
+    flop = sum(record.training_flop or 0 for record in used if not record.members)
+    hours = sum(record.seconds or 0 for record in used) / 3600
+    commits = sorted({(record.commit or "not known")[:12] for record in used})
+    machines = sorted({record.machine for record in used})
+    return (
+        f"{len(used):,} runs and evaluations at the scales {', '.join(found) or 'none'}; "
+        f"{flop / 1e15:.3g} PFLOP of training, {hours:.3g} hours, on {'; '.join(machines) or 'nothing'}; "
+        f"commits {', '.join(commits) or 'none'}. Everything below is computed from the results file "
+        "by `sla reproduce render`; nothing is typed. Accuracies are percent on the test images at the last "
+        "checkpoint: no test image chose anything. `gain` is relative, over the row that the paper compares "
+        "with; the difference is in points, paired by seed, with Student's interval."
+    )
+
+
+def _missing(found: Iterable[Results]) -> list[str]:
+    tested = {name for results in found for name in results.tested}
+    return [title.partition(":")[0] for name, title in EXPERIMENTS.items() if name not in tested]
+
+
+def _verdicts(results: Results) -> Section:
+    rows: list[tuple[str, ...]] = []
+    details: list[tuple[str, ...]] = []
+    for claim in claims():
+        verdict, findings = claim.judge(results)
+        tested = [finding for finding in findings if finding.verdict != UNTESTED]
+        rows.append((_sentence(claim), verdict, f"{len(tested)} of {len(findings)}"))
+        details += [_finding(finding) for finding in tested]
+    words = [
+        "A comparison holds when the 95% interval of its paired differences lies on the side that the paper "
+        "claims, does not hold when it lies on the other, and is undecided else. A claim holds when all its "
+        "comparisons that were run hold, and does not when one of them does not. With one seed nothing is "
+        "decided."
+    ]
+    tables: list[Table] = [
+        ("Claims", ("claim", "verdict", "comparisons run"), rows),
+        ("Comparisons", ("comparison", "points", "95% interval", "seeds", "verdict"), details),
+    ]
+    return Section(f"The claims of the paper at {results.scale} scale", words, tables)
+
+
+def _sentence(claim: Claim) -> str:
+    return claim.text + (" (not in the paper)" if claim.ours else "")
+
+
+def _finding(finding: Finding) -> tuple[str, ...]:
+    found = finding.interval
+    assert found is not None
+    return (
+        finding.contrast.label,
+        f"{found.mean:+.2f}",
+        _ends(found, finding.seeds),
+        str(finding.seeds),
+        finding.verdict,
+    )
+
+
+def _table(results: Results, name: str) -> Section:
+    found = experiment(name)
+    rows = []
+    for row_name, row in found.rows.items():
+        for column in row.columns or found.columns:
+            printed = found.printed.get(row_name, {}).get(column)
+            numbers = results.of(Place(name, row_name, column))
+            if printed is None and not numbers:
+                continue
+            label = row.label + (" (not in the paper)" if row.ours else "")
+            cells = _printed(printed), _gain(printed)
+            rows.append(
+                (found.columns[column].label, label, *cells, *_ours(results, found, name, row_name, column))
+            )
+    rows.sort(key=lambda cells: [c.label for c in found.columns.values()].index(cells[0]))
+    title = f"{EXPERIMENTS[name]}, {results.scale} scale"
+    kind = "Errors" if found.metric == "error" else "Accuracies"
+    words = [f"{kind} in percent. † cited by the paper from another one, not run by its authors."]
+    lines = list(series_of(results, name).values())
+    picture = f"{name}-{results.scale}.png" if lines else ("toy.png" if name == "toy" else "")
+    axis = AXES.get(name, ("", ""))
+    return Section(title, [*words, *found.notes], [(title, HEADER, rows)], lines, axis, picture)
+
+
+def _printed(printed: Printed | None) -> str:
+    if printed is None:
+        return ""
+    spread = f" ± {printed.spread:g}" if printed.spread is not None else ""
+    return f"{printed.value:.2f}{spread}" + (" †" if printed.cited else "")
+
+
+def _gain(printed: Printed | None) -> str:
+    return f"{printed.gain:+g}%" if printed is not None and printed.gain is not None else ""
+
+
+def _ours(results: Results, found: Experiment, name: str, row: str, column: str) -> tuple[str, ...]:
+    """Mean and sd, seeds, relative gain, and the paired difference to the row it is compared with."""
+    numbers = results.of(Place(name, row, column))
+    if not numbers:
+        return "", "", "", "", ""
+    counted = {record.parameters for record in results.records[Place(name, row, column)].values()}
+    parameters = " to ".join(f"{count:,}" for count in sorted(counted - {None}))  # type: ignore[type-var]
+    mean, sd = mean_sd(numbers)
+    ours = f"{mean:.2f}" + (f" ± {sd:.2f}" if len(numbers) > 1 else "")
+    against = found.rows[row].against
+    pairs = results.paired(Place(name, row, column), Place(name, against, column)) if against else []
+    if not pairs:
+        return ours, str(len(numbers)), "", "", parameters
+    over = sum(b for _, b in pairs)
+    gain = f"{100 * (sum(a for a, _ in pairs) - over) / over:+.2f}%" if over else ""
+    change = interval([a - b for a, b in pairs])
+    return ours, str(len(numbers)), gain, f"{change.mean:+.2f} ({_ends(change, len(pairs))})", parameters
+
+
+def _ends(found: Interval, seeds: int) -> str:
+    return f"{found.low:+.2f} to {found.high:+.2f}" if seeds > 1 else "one seed: none"
+
+
+def _markdown(sections: Sequence[Section]) -> str:
+    lines = ["# Results", "", "Made by `sla reproduce render`; not edited by hand."]
+    for section in sections:
+        lines += ["", f"## {section.title}"]
+        for words in section.words:
+            lines += ["", words]
+        for _, header, rows in section.tables:
+            lines += ["", *_markdown_table(header, rows)]
+        if section.picture:
+            lines += ["", f"![{section.title}](images/{section.picture})"]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), line(["---"] * len(header)), *(line(row) for row in rows)]
+
+
+def _page(sections: Sequence[Section]) -> str:
+    parts = []
+    for section in sections:
+        words = [html.paragraph(text) for text in section.words]
+        tables = [html.table(header, rows, caption) for caption, header, rows in section.tables]
+        chart = line_chart(section.lines, section.axis[0], section.title, "%") if section.lines else ""
+        parts.append(html.section(section.title, *words, *tables, chart))
+    return html.page("Results: the paper and ours", *parts)
+
+
+def write(records: Mapping[str, Record], document: Path, page: Path | None, toy: Path) -> None:
+    """Write the document with its pictures, and the page where it is wanted; `toy` is the toy's picture."""
+    markdown, text = render(records)
+    images = document.parent / "images"
+    for scale in SHOWN:
+        results = collect(records, scale)
+        for name in AXES:
+            draw(results, name, images / f"{name}-{scale}.png")
+    if toy.is_file():
+        with replacing(images / "toy.png") as file:
+            file.write(toy.read_bytes())
+    with replacing(document) as file:
+        file.write(markdown.encode())
+    if page is not None:
+        html.write(page, text)

@@ -1,0 +1,63 @@
+"""The records of a scale seen as the paper's tables: the numbers of each cell, seed by seed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sla.reproduce.jobs import cells_of
+from sla.reproduce.names import EXPERIMENTS
+from sla.reproduce.paper import experiment
+from sla.reproduce.records import Record
+
+MOST_SEEDS = 10  # that are looked for
+
+
+class Place(NamedTuple):
+    """A cell of the paper."""
+
+    experiment: str
+    row: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Results:
+    """Numbers by cell and seed, as the table shows them: in percent, errors where it prints errors."""
+
+    scale: str
+    values: Mapping[Place, Mapping[int, float]]
+    records: Mapping[Place, Mapping[int, Record]]
+
+    def of(self, place: Place) -> list[float]:
+        """The numbers of a cell, in the order of their seeds."""
+        return [value for _, value in sorted(self.values.get(place, {}).items())]
+
+    def paired(self, *places: Place) -> list[tuple[float, ...]]:
+        """For each seed that all the cells have, their numbers."""
+        cells = [self.values.get(place, {}) for place in places]
+        seeds = sorted(set(cells[0]).intersection(*cells[1:]))
+        return [tuple(cell[seed] for cell in cells) for seed in seeds]
+
+    @property
+    def tested(self) -> list[str]:
+        """The tables and figures that have a number."""
+        found = {place.experiment for place in self.values}
+        return [name for name in EXPERIMENTS if name in found]
+
+
+def collect(records: Mapping[str, Record], scale: str) -> Results:
+    """Every cell of the paper that the records have a number for, at this scale."""
+    values: dict[Place, dict[int, float]] = {}
+    sources: dict[Place, dict[int, Record]] = {}
+    for name in EXPERIMENTS:
+        errors = experiment(name).metric == "error"
+        for cell in cells_of(name, scale, MOST_SEEDS):
+            record = records.get(cell.job.key)
+            score = record.score(cell.measure) if record is not None else None
+            if record is None or score is None:
+                continue
+            place = Place(name, cell.row, cell.column)
+            shown = 100 - score if errors and cell.measure != "error" else score
+            values.setdefault(place, {})[cell.seed] = shown
+            sources.setdefault(place, {})[cell.seed] = record
+    return Results(scale, values, sources)

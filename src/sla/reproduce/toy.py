@@ -1,0 +1,79 @@
+"""The paper's toy: digits that a rotation turns into each other, told apart by linear classifiers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sla.data.datasets import load
+from sla.data.protocols import class_subset, limited
+from sla.data.store import Dataset
+from sla.disk import replacing
+from sla.errors import InputError, MissingExtraError
+
+WAYS = ("upright", "kept", "joint")
+ROTATIONS = 4
+ITERATIONS = 3000  # at most; it ends when it is converged
+PANELS = ((("1", "4", "6", "9"), 1), (("1", "9"), 4), (("4", "9"), 4), (("6", "9"), 4))  # digits, rotations
+COLORS = {"1": "#1f6feb", "4": "#2a9d4a", "6": "#d9822b", "9": "#b0307a"}
+
+
+def toy_error(settings: Mapping[str, Any]) -> float:
+    """The test error in percent of logistic regression on the raw pixels of two digits.
+
+    `toy.labels` is upright, kept (all rotations, the label of the digit) or joint (a label for each digit in
+    each rotation; the digit of the likeliest of the eight counts).
+    """
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise MissingExtraError("the toy", "report") from None
+    way, digits = settings["toy.labels"], [str(digit) for digit in settings["toy.digits"]]
+    if way not in WAYS:
+        raise InputError(f"toy.labels is one of {', '.join(WAYS)}, not {way!r}")
+    splits = load(settings["data.source"], root=settings.get("data.root"))
+    assert splits.test is not None
+    count = 1 if way == "upright" else ROTATIONS
+    pixels, labels, rotations = rotated(class_subset(splits.train, digits), count)
+    seen, truth, _ = rotated(class_subset(splits.test, digits), count)
+    target = labels * ROTATIONS + rotations if way == "joint" else labels
+    model = LogisticRegression(max_iter=ITERATIONS).fit(pixels, target)
+    predicted = model.predict(seen)
+    predicted = predicted // ROTATIONS if way == "joint" else predicted
+    return 100 * float((predicted != truth).mean())
+
+
+def rotated(dataset: Dataset, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pixels in [0, 1] (n * count, D) of every image in `count` quarter turns, its label, its rotation."""
+    images = dataset.read(range(len(dataset))).images[:, 0].numpy().astype(np.float32) / 255
+    turned = np.stack([np.rot90(images, turn, (1, 2)) for turn in range(count)], 1)
+    labels = np.repeat(dataset.targets, count)
+    return turned.reshape(len(labels), -1), labels, np.tile(np.arange(count), len(dataset))
+
+
+def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 150, seed: int = 0) -> None:
+    """The four panels of Figure 2 by t-SNE of the pixels: colour is the digit, shape the rotation."""
+    try:
+        from matplotlib.figure import Figure
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise MissingExtraError("the toy's figure", "report") from None
+    train = load(source, root=root).train
+    figure = Figure(figsize=(16, 4.6), layout="constrained")
+    for axis, (digits, count) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+        pixels, labels, turns = rotated(limited(class_subset(train, digits), per_digit, seed), count)
+        places = TSNE(init="pca", random_state=seed).fit_transform(pixels)
+        for number, digit in enumerate(digits):
+            for turn, marker in enumerate("o^sD"[:count]):
+                chosen = (labels == number) & (turns == turn)
+                name = digit if count == 1 else f"{digit}, {90 * turn} degrees"
+                color = COLORS[digit]
+                axis.scatter(*places[chosen].T, s=10, c=color, marker=marker, linewidths=0, label=name)
+        axis.set(xticks=[], yticks=[])
+        axis.set_title("Upright" if count == 1 else f"{digits[0]} vs. {digits[1]}, rotated")
+        axis.legend(
+            fontsize="small", ncols=2 if count > 1 else 4, loc="upper center", bbox_to_anchor=(0.5, 0)
+        )
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:] or "png", dpi=80)

@@ -1,0 +1,160 @@
+"""What each kind of job does, in a folder of its own, and the record it leaves."""
+
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sla import __version__
+from sla.disk import replacing
+from sla.reproduce.jobs import Job
+from sla.reproduce.records import Record
+from sla.training.config import make_config, with_values
+from sla.training.result import find_commit
+from sla.training.run import Run
+
+Watch = Callable[[int, int], None]  # steps done, steps in all
+
+CURVE_IMAGES = 5000  # of the training set, for the accuracy on it
+
+
+def folder_of(job: Job, out: Path) -> Path:
+    """Where a job works: its run, or what it found."""
+    return out / "runs" / job.key
+
+
+def run_job(job: Job, out: Path, watch: Watch | None = None) -> Record:
+    """Do the job, or go on with it where it was stopped; what is finished is not done again."""
+    folder = folder_of(job, out)
+    if (found := read_finished(job, out)) is not None:
+        return found
+    start = time.monotonic()
+    values = WORK[job.kind](job, out, watch)
+    record = Record(
+        key=job.key,
+        kind=job.kind,
+        scale=job.scale,
+        label=job.label,
+        seed=job.seed,
+        settings=dict(job.settings),
+        members=[member.key for member in job.members],
+        **_origin() | {"seconds": round(time.monotonic() - start, 2)} | values,
+    )
+    with replacing(folder / "record.json") as file:
+        file.write((record.model_dump_json(indent=2) + "\n").encode())
+    return record
+
+
+def read_finished(job: Job, out: Path) -> Record | None:
+    """The record of a job that was finished in this folder."""
+    path = folder_of(job, out) / "record.json"
+    return Record.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    from sla.training.session import train
+
+    folder = folder_of(job, out)
+    config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
+    step = None if watch is None else lambda done, total, row: watch(done, total)
+    run = train(config, folder, resume=(folder / "config.yaml").is_file(), watch=step)
+    result = run.result
+    values: dict[str, Any] = {
+        f"{which}_{how}": scores["top1"]
+        for which, found in result["accuracies"].items()
+        for how, scores in found.get("test", {}).items()
+    }
+    cost = result["cost"]
+    return values | {
+        "more": {f"val_{how}": s["top1"] for how, s in result["accuracies"]["last"].get("val", {}).items()},
+        "training_flop": cost["training_flop"],
+        "seconds": cost["seconds"],
+        "parameters": cost["parameters"],
+        "commit": result["commit"],
+    }
+
+
+def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    """The members' class logits, averaged."""
+    from sla.training.ensemble import evaluate_ensemble
+
+    records, runs = _members(job, out)
+    how = job.settings["how"]
+    outputs = evaluate_ensemble(runs, how=how, tick=watch)
+    return {
+        f"last_{how}": outputs.scores()["ensemble"]["top1"],
+        "training_flop": sum(record.training_flop or 0 for record in records),
+        "parameters": sum(record.parameters or 0 for record in records),
+    }
+
+
+def _ten_crop(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    """The member on ten crops of each test image."""
+    (record,), (run,) = _members(job, out)
+    outputs = run.ten_crop(run.dataset(), tick=watch)
+    return {
+        "more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]},
+        "training_flop": record.training_flop,
+        "parameters": record.parameters,
+    }
+
+
+def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    """Accuracy on training and test images of every snapshot that the member kept."""
+    from sla.data.protocols import limited
+    from sla.factory import load
+    from sla.training.evaluation import infer
+    from sla.training.plan import make_plan
+
+    (record,), (run,) = _members(job, out)
+    plan = make_plan(run.config)
+    assert plan.test is not None
+    per_class = min(CURVE_IMAGES // plan.train.num_classes, int(plan.train.counts().min()))
+    parts = {"train": limited(plan.train, max(per_class, 1)), "test": plan.test}
+    curve: list[dict[str, float]] = []
+    snapshots = sorted((run.folder / "snapshots").glob("*.safetensors"))
+    for number, path in enumerate(snapshots):
+        model = load(path)
+        point: dict[str, float] = {"step": int(path.stem)}
+        for name, dataset in parts.items():
+            outputs = infer(model, dataset, run.pipeline, kinds=("single",))
+            point[name] = outputs.scores()["single"]["top1"]
+        curve.append(point)
+        if watch is not None:
+            watch(number + 1, len(snapshots))
+    last = curve[-1]
+    more = {"curve": curve, "train": last["train"], "test": last["test"], "gap": last["train"] - last["test"]}
+    return {"more": more, "training_flop": record.training_flop, "parameters": record.parameters}
+
+
+def _toy(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    from sla.reproduce.toy import toy_error
+
+    return {"more": {"error": toy_error(job.settings)}}
+
+
+WORK: dict[str, Callable[[Job, Path, Watch | None], dict[str, Any]]] = {
+    "train": _train,
+    "ensemble": _ensemble,
+    "ten-crop": _ten_crop,
+    "curves": _curves,
+    "toy": _toy,
+}
+
+
+def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
+    """The finished runs that the job looks at; one that came without its folder is trained here."""
+    records = [run_job(member, out) for member in job.members]
+    return records, [Run(folder_of(member, out)) for member in job.members]
+
+
+def _origin() -> dict[str, Any]:
+    versions = {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    if torch.cuda.is_available():
+        machine = torch.cuda.get_device_name()
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"machine": machine, "versions": versions, "commit": find_commit(), "finished": finished}

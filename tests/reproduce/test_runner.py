@@ -1,0 +1,149 @@
+"""Running a table: what is missing is run, what was stopped goes on, what is done is not done again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sla.reproduce.jobs import Job, cells_of, jobs_of
+from sla.reproduce.names import EXPERIMENTS
+from sla.reproduce.recipes import recipe
+from sla.reproduce.records import read_records
+from sla.reproduce.runner import TABLE, commands, run_all
+from sla.reproduce.work import WORK, folder_of
+
+
+class Told:
+    """What the runner said."""
+
+    def __init__(self):
+        self.missing, self.done, self.ended, self.failed = [], 0, [], {}
+
+    def begin(self, jobs, done):
+        self.missing, self.done = list(jobs), done
+
+    def advance(self, job, share):
+        assert 0 <= share <= 1
+
+    def end(self, job, record, reason):
+        self.ended.append(job.key)
+        if record is None:
+            self.failed[job.key] = reason
+
+
+@pytest.fixture(scope="module")
+def shared_out(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduce")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_runs_at_smoke_scale(name, shared_out):
+    """In one folder: a run that an earlier table needed is not repeated for a later one."""
+    jobs = [job for job in jobs_of(cells_of(name, "smoke", 1)) if job.kind in WORK]
+    if not jobs:
+        pytest.skip(f"{name}: its kind of run is not built yet")
+    before = set(read_records(shared_out / TABLE))
+    told = Told()
+    assert run_all(jobs, shared_out, told) == 0, told.failed
+    assert {job.key for job in told.missing} == {job.key for job in jobs} - before
+    records = read_records(shared_out / TABLE)
+    for cell in cells_of(name, "smoke", 1):
+        if cell.job.kind in WORK:
+            record = records[cell.job.key]
+            score = record.score(cell.measure)
+            assert score is not None, (cell.row, cell.column, cell.measure)
+            assert 0 <= score <= 100
+            if cell.job.kind == "train":
+                assert record.training_flop > 0
+                assert record.settings == json.loads(json.dumps(cell.job.settings))
+    again = Told()
+    assert run_all(jobs, shared_out, again) == 0
+    assert (again.missing, again.done) == ([], len(jobs))
+
+
+def test_two_at_a_time_give_what_one_at_a_time_gives(tmp_path):
+    jobs = jobs_of(cells_of("table8", "smoke", 1))[:4]
+    assert run_all(jobs, tmp_path / "one", Told()) == 0
+    assert run_all(jobs, tmp_path / "two", Told(), workers=2) == 0
+    one, two = (read_records(tmp_path / name / TABLE) for name in ("one", "two"))
+    assert {key: r.last_single for key, r in one.items()} == {key: r.last_single for key, r in two.items()}
+
+
+def test_a_job_that_fails_is_told_and_the_others_go_on(tmp_path):
+    settings = recipe("cifar10", "smoke")
+    good = Job("train", settings, 0, "smoke", "good")
+    bad = Job("train", settings | {"data.source": str(tmp_path / "nothing")}, 0, "smoke", "bad")
+    told = Told()
+    assert run_all([bad, good], tmp_path / "out", told) == 1
+    assert "nothing" in told.failed[bad.key]
+    assert set(read_records(tmp_path / "out" / TABLE)) == {good.key}
+
+
+SLOW = {"run.iterations": 400, "run.checkpoint_every": 5}
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from sla.reproduce.jobs import Job
+from sla.reproduce.runner import run_all
+from tests_told import Told
+jobs = [Job("train", *row) for row in json.loads(sys.argv[2])]
+told = Told()
+sys.exit(run_all(jobs, Path(sys.argv[1]), told))
+"""
+
+
+def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
+    """kill -9 during the second of two runs; a second start ends with the numbers of an unbroken one."""
+    settings = recipe("cifar10", "smoke")
+    rows = [[settings, 0, "smoke", "first"], [settings | SLOW, 0, "smoke", "second"]]
+    (tmp_path / "tests_told.py").write_text(
+        "class Told:\n    def begin(self, *a): pass\n    advance = end = begin\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows)]
+    first, second = (Job("train", *row) for row in rows)
+    process = subprocess.Popen(words, env=environment)
+    try:
+        reached = _wait_for(folder_of(second, tmp_path / "out") / "checkpoint", process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 0 < reached < SLOW["run.iterations"]
+    finished = folder_of(first, tmp_path / "out") / "record.json"
+    before = finished.stat().st_mtime_ns
+    assert set(read_records(tmp_path / "out" / TABLE)) == {first.key}
+
+    subprocess.run(words, env=environment, check=True, timeout=300)
+    assert finished.stat().st_mtime_ns == before
+    unbroken = Told()
+    assert run_all([second], tmp_path / "whole", unbroken) == 0
+    ours, theirs = (read_records(tmp_path / name / TABLE)[second.key] for name in ("out", "whole"))
+    assert (ours.last_single, ours.best_single) == (theirs.last_single, theirs.best_single)
+    metrics = [(folder_of(second, tmp_path / n) / "metrics.csv").read_bytes() for n in ("out", "whole")]
+    assert metrics[0] == metrics[1]
+
+
+def _wait_for(checkpoints: Path, process) -> int:
+    """The step of the first checkpoint that appears."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        found = (
+            [int(p.name.split("-")[1]) for p in checkpoints.glob("last-*")] if checkpoints.exists() else []
+        )
+        if found:
+            return max(found)
+        time.sleep(0.01)
+    pytest.fail("no checkpoint appeared")
+
+
+def test_commands_for_a_cluster_stand_alone(tmp_path):
+    jobs = jobs_of(cells_of("table2", "smoke", 1, ["ie"]))
+    lines = commands("table2", "smoke", jobs, tmp_path / "a b", 1)
+    assert len(lines) == len(set(lines)) == len(jobs)
+    assert all(job.key in line and "'" in line for job, line in zip(jobs, lines, strict=True))
