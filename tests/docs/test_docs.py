@@ -30,6 +30,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "export": {"core", "backbones", "factory"},
     "demo": {"core", "data", "factory", "stats"},
     "report": {"core", "data", "demo", "stats", "training"},
+    "reproduce": {"core", "data", "backbones", "factory", "stats", "training", "fewshot", "report"},
     "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"},
     "__main__": {"cli"},
     "__init__": {"core", "backbones", "factory"},

@@ -1,7 +1,7 @@
-"""The tables and figures of the paper as data: rows, columns, what is printed in each cell, and how to run it.
+"""The tables and figures of the paper as data: rows, columns, what each cell prints, and how to run it.
 
-`paper.yaml` holds them. A cell is run by the settings of its column's recipe, then those of its column,
-then those of its row; all are dotted keys of the training configuration.
+`paper.yaml` holds them. A cell is run by the settings of its recipe (the column's, with the row's
+suffix), then those of its column, then those of its row: dotted keys of the training configuration.
 """
 
 from functools import cache
@@ -37,6 +37,7 @@ class Column(Part):
 
     label: str
     recipe: str
+    shot: int | None = Field(None, description="of few-shot columns: support images of each class, in test")
     set: dict[str, Any] = {}
 
 
@@ -45,7 +46,9 @@ class Row(Part):
 
     label: str
     kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "cited"] = "train"
-    suffix: str = Field("", description="added to the name of the column's recipe: another network or augmentation")
+    suffix: str = Field(
+        "", description="added to the name of the column's recipe: another network or augmentation"
+    )
     set: dict[str, Any] = {}
     measure: str = Field("single", description="single, aggregated, distilled, or a name the kind gives")
     against: str | None = Field(None, description="the row that its relative gain is over")
