@@ -106,7 +106,7 @@ def relative(new: Printed, old: Printed) -> float:
 
 
 def rounded(value: float, like: float) -> float:
-    """To as many digits as the paper prints of gains, halves up: two decimals below ten, one from there on."""
+    """To as many digits as the paper prints of gains, halves up: two decimals below ten, then one."""
     factor = 10 if abs(like) >= 10 else 100
     return math.floor(abs(value) * factor + 0.5 + 1e-9) / factor * math.copysign(1, value)
 
@@ -150,7 +150,7 @@ def test_a_number_printed_twice_is_the_same_but_for_one():
 
 
 def test_which_cells_are_cited():
-    """Those without SLA of PyramidNet, of the long tails and of few-shot learning; the authors ran the rest."""
+    """Those without SLA of PyramidNet, long tails and few-shot learning; the authors ran the rest."""
     for name, table in experiments().items():
         for row, cells in table.printed.items():
             with_sla = "SLA" in table.rows[row].label
