@@ -23,9 +23,9 @@ _PYRAMID_STD = tuple(value / 255 for value in (63.0, 62.1, 66.7))
 _POLICIES = {  # the stronger augmentations of Table 5, by the end of a recipe's name
     "": "crop(4), flip",
     "cutout": "crop(4), flip, cutout(16)",
-    "fastautoaugment": "fastautoaugment, crop(4), flip, cutout(16)",
+    "fastautoaugment": "policy(fastautoaugment_cifar10), crop(4), flip, cutout(16)",
     "autoaugment": "autoaugment, crop(4), flip, cutout(16)",
-    "own": "own, crop(4), flip, cutout(16)",
+    "own": "policy(own_cifar10), crop(4), flip, cutout(16)",
 }
 _MIXES: dict[str, Settings] = {
     "": {},
@@ -161,8 +161,10 @@ def _wide(augment: str) -> Settings:
         "optimizer.nesterov": True,
         "optimizer.weight_decay": 2e-4,
         "optimizer.decay_norms": False,
+        "optimizer.decay_biases": True,
         "optimizer.schedule": "cosine",
         "optimizer.warmup": 5 / 200,
+        "optimizer.cosine_length": 1.0,  # of 200 epochs too, so the run ends before the rate is 0
         "optimizer.clip": 5.0,
         "run.iterations": None,
         "run.epochs": 200,
@@ -199,8 +201,9 @@ def _long_tail(ratio: int, most: int) -> Settings:
         "method.deferred": 0.8,  # from epoch 160
         "optimizer.weight_decay": 2e-4,
         "optimizer.milestones": [0.8, 0.9],
-        "optimizer.gamma": 0.01,
+        "optimizer.factors": [0.01, 0.0001],
         "optimizer.warmup": 5 / 200,
+        "optimizer.warmup_stairs": 5,  # one an epoch
         "run.iterations": None,
         "run.epochs": 200,
         "run.snapshots": 0,
