@@ -234,7 +234,7 @@ def _few_shot(dataset: str, variant: str, name: str) -> Settings:
         "model.mean": CATALOGUE[dataset].mean,
         "model.std": CATALOGUE[dataset].std,
         "method.name": "ridge" if ridge else "protonet",
-        "method.options": {},
+        "method.options": {"regularization": 50.0} if ridge else {},
         "method.views": "none",
         "method.label_smoothing": smoothing,
         "episodes.way": 5,
