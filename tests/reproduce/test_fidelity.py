@@ -271,7 +271,12 @@ def pyramid_multiply_adds() -> int:
     return total
 
 
-@pytest.mark.parametrize("name", FACTS)
+def slow_if(name: str) -> Any:
+    """PyramidNet-200 takes seconds to count: one of its recipes is enough for every day."""
+    return pytest.mark.slow if "_pyramid" in name and name != "cifar100_pyramid_cutmix" else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow_if(name)) for name in FACTS])
 def test_network(name):
     """Parameters and operations are the published ones."""
     facts, settings = FACTS[name], recipe(name, "paper")
@@ -352,6 +357,7 @@ def mixed(settings: dict[str, Any], images: torch.Tensor, targets: torch.Tensor)
     if not settings.get("mix"):
         return images, targets
     from sla.data.mixing import parse_mix
+
     from sla.labels import MixedTarget
 
     images, partner, lam = parse_mix(settings["mix"])(images, Draws(0, 0, len(images)))

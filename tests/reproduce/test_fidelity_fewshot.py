@@ -99,7 +99,7 @@ def test_network(dataset):
 @pytest.mark.parametrize("row", ["protonet", "protonet-ag", "metaoptnet-rr", "metaoptnet-rr-ag"])
 @pytest.mark.parametrize("column", ["cifar-fs-1", pytest.param("mini-imagenet-5", marks=pytest.mark.slow)])
 def test_one_step(row, column):
-    """One episode instead of eight, with one query: 5 labels, or 20 with the rotations."""
+    """One episode instead of eight, with one query and one shot: 5 labels, or 20 with the rotations."""
     table = experiment("table6")
     settings = cell_settings(table.rows[row], table.columns[column], "paper")
     config, part = config_of(settings), config_of(settings).model
@@ -107,8 +107,7 @@ def test_one_step(row, column):
     about |= {"head_options": config.method.options, "views": config.method.views, "reading": part.reading}
     model = fewshot_model.build_model(about).train()
     pipeline = train_pipeline(config.augment, part.resolution, part.mean, part.std)
-    shot = min(config.episodes.shot, 5)
-    count = 5 * (shot + 1)
+    count, shot = 10, 1
     pixels = torch.randint(0, 256, (count, 3, part.resolution, part.resolution), dtype=torch.uint8)
     images = pipeline(pixels, Draws(0, 0, count), torch.ones(count))
     support, query = images[None].split([5 * shot, 5], 1)
