@@ -55,7 +55,7 @@ def smoke(variant: str, settings: Settings) -> Settings:
         "model.mean": (0.5,) * 3,
         "model.std": (0.5,) * 3,
         "augment": augment,
-        "run.iterations": 4,
+        "run.iterations": 20,
         "run.evaluations": 1,
     }
     if "episodes.way" in settings:
