@@ -9,13 +9,14 @@ Settings = dict[str, Any]
 def small(dataset: str, variant: str, settings: Settings) -> Settings:
     """What differs at small scale: two minutes or so for a baseline on two cores, times M for M views."""
     if "episodes.way" in settings:
+        large = dataset == "mini-imagenet"  # 84 pixels are seven times 32
         return {
             "model.backbone": "convnet4",
-            "model.options": {},
+            "model.options": {"width": 32 if large else 64},
             "episodes.shot": min(settings["episodes.shot"], 5),
             "episodes.per_step": 4,
             "episodes.val_episodes": 200,
-            "run.iterations": 500,
+            "run.iterations": 300 if large else 500,
             "run.evaluations": 5,
         }
     if not dataset.startswith("cifar"):
