@@ -1,0 +1,1 @@
+"""The paper as data, and the machine that runs it again."""

@@ -1,0 +1,117 @@
+"""What a run, a table and this machine can do in floating-point operations: worked out, not tried."""
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from sla.backbones import create_backbone
+from sla.backbones.cost import count_flops
+from sla.data.protocols import long_tailed_counts
+from sla.data.sources import CATALOGUE
+from sla.reproduce.paper import experiment
+from sla.reproduce.recipes import Settings, cell_settings, pretraining
+from sla.views import parse_views
+
+ENSEMBLE = 4  # models of an ensemble
+BACKWARD = 2  # what the backward pass costs, in forward passes
+TOY_PASSES = 200  # of a linear classifier's solver over its images, about
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of training: floating-point operations, and images that go through a network, each view one."""
+
+    flop: float
+    images: int
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.flop + other.flop, self.images + other.images)
+
+    def hours(self, rate: float) -> float:
+        """At so many operations a second."""
+        return self.flop / rate / 3600
+
+
+def cost(name: str, scale: str, seeds: int = 3) -> Cost:
+    """Of all distinct runs of a table or figure: rows that differ in what is measured share theirs."""
+    table, wanted = experiment(name), dict[str, tuple[int, Settings]]()
+    for row in table.rows.values():
+        for key in (row.columns or table.columns) if row.kind != "cited" else ():
+            settings = cell_settings(row, table.columns[key], scale)
+            runs = [(row.kind == "pretrain", settings, seeds * (ENSEMBLE if row.kind == "ensemble" else 1))]
+            if row.kind == "pretrain":  # one for each seed, whatever is fine-tuned from it
+                before = {key: value for key, value in settings.items() if not key.startswith("method.")}
+                runs.append((False, before | pretraining(scale), seeds))
+            for tuned, run, models in runs:
+                same = repr((tuned, sorted(run.items())))
+                wanted[same] = (max(models, wanted.get(same, (0, run))[0]), run)
+    costs = [Cost(models * flop_of(run), models * images_of(run)) for models, run in wanted.values()]
+    return sum(costs, Cost(0, 0))
+
+
+def flop_of(settings: Settings) -> float:
+    """Floating-point operations of a training run: the backbone's, forward and backward; heads add little."""
+    if "toy.digits" in settings:
+        pixels = math.prod(CATALOGUE[settings["data.source"]].shape)
+        return 2.0 * (1 + BACKWARD) * pixels * images_of(settings) * 2  # a linear map to two labels
+    options = settings.get("model.options") or {}
+    channels, size = options.get("in_channels", 3), settings["model.resolution"]
+    forward = _forward(settings["model.backbone"], tuple(sorted(options.items())), size, channels)
+    return float((1 + BACKWARD) * forward * images_of(settings))
+
+
+def images_of(settings: Settings) -> int:
+    """Images that a training run puts through its network, every view counted."""
+    if "toy.digits" in settings:
+        entry = CATALOGUE[settings["data.source"]]
+        turned = 1 if settings["toy.labels"] == "upright" else 4
+        return TOY_PASSES * turned * entry.splits["train"] * 2 // entry.num_classes
+    if "pretrain.epochs" in settings:  # two looks at each image
+        return 2 * math.ceil(settings["pretrain.epochs"] * _trained_on(settings))
+    if "episodes.way" in settings:
+        episode = settings["episodes.way"] * (settings["episodes.shot"] + settings["episodes.query"])
+        base = settings["run.iterations"] * settings["episodes.per_step"] * episode
+        return base * len(parse_views(settings["method.views"]))
+    batch = settings["run.batch_size"]
+    steps = settings["run.iterations"] or math.ceil(settings["run.epochs"] * _trained_on(settings) / batch)
+    views = 1 if settings["method.name"] == "baseline" else len(parse_views(settings["method.views"]))
+    return steps * batch * min(settings.get("method.views_per_step") or views, views)
+
+
+def machine_rate(seconds: float = 1.5) -> float:
+    """Floating-point operations a second in training on this machine: ResNet-8, 128 images, not compiled."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    backbone = create_backbone("resnet8").to(device).train()
+    backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.zeros(128, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    times: list[float] = []
+    while sum(times) < seconds:
+        start = time.monotonic()
+        backbone(images).square().mean().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.monotonic() - start)
+    typical = sorted(times)[len(times) // 2]
+    return (1 + BACKWARD) * len(images) * count_flops(backbone, (3, 32, 32)) / typical
+
+
+def _trained_on(settings: dict[str, Any]) -> int:
+    """Images of an epoch, by the catalogue and what the settings leave of it."""
+    entry = CATALOGUE[settings["data.source"]]
+    if settings.get("data.long_tail"):
+        most = settings.get("data.long_tail_max") or entry.splits["train"] // entry.num_classes
+        return int(long_tailed_counts(entry.num_classes, most, settings["data.long_tail"]).sum())
+    if settings.get("data.per_class"):
+        return settings["data.per_class"] * entry.num_classes
+    return round(entry.splits["train"] * (1 - settings["data.hold_out"]))
+
+
+@cache
+def _forward(backbone: str, options: tuple[tuple[str, Any], ...], resolution: int, channels: int) -> int:
+    with torch.device("meta"):  # shapes are enough, and the large networks take no time to fill
+        module = create_backbone(backbone, **dict(options))
+    return count_flops(module, (channels, resolution, resolution))
