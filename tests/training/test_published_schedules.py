@@ -49,7 +49,7 @@ def test_a_short_cosine_stays_at_its_end():
     assert rates[60:] == pytest.approx([0.0] * 40)
 
 
-@pytest.mark.parametrize("steps", [200 * 97, math.ceil(200 * 12406 / 128), 400])
+@pytest.mark.parametrize("steps", [200 * 97, math.ceil(200 * 12406 / 128), 400, 19361])
 def test_long_tail(steps):
     """lr * e / 5 in epochs e = 1 to 5, then 1; 0.01 after epoch 160, 0.0001 after 180."""
     config = published("LDAM")

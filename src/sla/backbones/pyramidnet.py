@@ -86,7 +86,7 @@ class PyramidNet(nn.Module):
         return self.forward_features(input).mean((2, 3))
 
 
-@register("pyramidnet20_48", "pyramidnet110_48", "pyramidnet200_240", pattern=r"pyramidnet\d+_\d+")
+@register("pyramidnet20_48", "pyramidnet110_48", "pyramidnet200_240", pattern=r"pyramidnet\d{1,3}_\d{1,3}")
 def pyramidnet(
     name: str, *, in_channels: int = 3, bottleneck: bool | None = None, checkpointing: bool = False
 ) -> PyramidNet:

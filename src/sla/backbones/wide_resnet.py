@@ -96,7 +96,7 @@ class WideResNet(nn.Module):
         return self.forward_features(input).mean((2, 3))
 
 
-@register("wrn10_1", "wrn16_4", "wrn28_10", "wrn40_2", pattern=r"wrn\d+_\d+")
+@register("wrn10_1", "wrn16_4", "wrn28_10", "wrn40_2", pattern=r"wrn\d{1,3}_\d{1,2}")
 def wide_resnet(
     name: str,
     *,

@@ -15,7 +15,7 @@ def rate_factor(config: OptimizerConfig, step: int, steps: int) -> float:
     if step < rise - TOLERANCE:
         if config.warmup_stairs is None:
             return step / rise
-        return (math.floor(step * config.warmup_stairs / rise + TOLERANCE) + 1) / config.warmup_stairs
+        return (math.floor((step + TOLERANCE) * config.warmup_stairs / rise) + 1) / config.warmup_stairs
     if config.schedule == "constant":
         return 1.0
     if config.schedule == "multistep":
