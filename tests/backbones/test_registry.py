@@ -11,8 +11,9 @@ from sla.backbones import create_backbone, list_backbones, register
 from sla.errors import InputError
 
 OURS = [
-    "convnet4", "efficientnet_lite0", "resnet8", "resnet18", "resnet20", "resnet32", "resnet34",
-    "resnet44", "resnet50", "resnet56", "resnet110",
+    "convnet4", "efficientnet_lite0", "pyramidnet20_48", "pyramidnet110_48", "pyramidnet200_240",
+    "resnet8", "resnet12", "resnet18", "resnet20", "resnet32", "resnet34", "resnet44", "resnet50",
+    "resnet56", "resnet110", "wrn10_1", "wrn16_4", "wrn28_10", "wrn40_2",
 ]  # fmt: skip
 
 
@@ -47,7 +48,10 @@ def test_every_weight_learns(name):
             assert parameter.grad.abs().max() > 0, key
 
 
-@pytest.mark.parametrize("name", ["convnet4", "efficientnet_lite0", "resnet8", "resnet18"])
+@pytest.mark.parametrize(
+    "name",
+    ["convnet4", "efficientnet_lite0", "pyramidnet20_48", "resnet8", "resnet12", "resnet18", "wrn10_1"],
+)
 @pytest.mark.parametrize("size", [(37, 37), (33, 50)])
 def test_features_are_the_mean_of_the_map_and_alone_in_evaluation(name, size):
     torch.manual_seed(0)
@@ -86,13 +90,20 @@ def test_channels_must_be_a_whole_number(channels):
 def test_a_family_of_ones_own(monkeypatch):
     monkeypatch.setattr(backbones, "_FACTORIES", dict(backbones._FACTORIES))
 
-    @register("twice", "mine:")
+    monkeypatch.setattr(backbones, "_PATTERNS", dict(backbones._PATTERNS))
+
+    @register("twice", "mine:", pattern=r"pixels\d+")
     def pixels(name: str, *, in_channels: int = 3, scale: float = 1.0) -> torch.nn.Module:
         return torch.nn.Flatten() if name == "twice" else torch.nn.Linear(in_channels, len(name))
 
     assert "twice" in list_backbones()
     assert isinstance(create_backbone("twice", scale=2.0), torch.nn.Flatten)
     assert create_backbone("mine:12", in_channels=5).weight.shape == (7, 5)
+    assert create_backbone("pixels64").weight.shape == (8, 3)
+    assert "pixels64" not in list_backbones()
+    for name in ("pixels", "pixels64a", "my_pixels64"):
+        with pytest.raises(InputError, match=f"no backbone is called '{name}'"):
+            create_backbone(name)
     with pytest.raises(InputError, match="'resnet8' is registered twice"):
         register("resnet8")(pixels)
 

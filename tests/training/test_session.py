@@ -231,7 +231,8 @@ def test_the_scores_in_the_result_are_those_of_an_evaluation(finished):
     {"optimizer": {"frozen": 0.5, "warmup": 0.2, "schedule": "multistep", "accumulate": 3}},
     {"run": {"snapshots": 2, "precision": "bfloat16", "channels_last": False}, "augment": "none"},
     {"data": {"source": "digits", "sampling": "random", "per_class": 20, "hold_out": 0.2}},
-], ids=["one view", "two views", "da adamw", "mt onecycle", "frozen", "bf16", "limited"])  # fmt: skip
+    {"model": {"backbone": "resnet12", "options": {"width": 0.0625, "ramp_steps": 5, "checkpointing": True}}},
+], ids=["one view", "two views", "adamw", "onecycle", "frozen", "bf16", "limited", "dropblock"])  # fmt: skip
 def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
     merged = {
         key: {**TINY.get(key, {}), **value} if isinstance(value, dict) else value
@@ -251,6 +252,8 @@ def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
     run = train(make_config(merged), tmp_path / "run", resume=True)
     assert weights_of(run.folder) == weights_of(whole.folder)
     assert (run.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
+    if merged["model"].get("backbone") == "resnet12":
+        assert run.model.backbone.blocks[2].drop.steps == 6  # one a step, whatever went forward
     if "snapshots" in merged["run"]:
         assert sorted(p.name for p in (run.folder / "snapshots").iterdir()) == [
             "00000003.safetensors",

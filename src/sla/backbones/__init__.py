@@ -22,6 +22,7 @@ __all__ = ["Preprocessing", "create_backbone", "list_backbones", "register"]
 Factory = Callable[..., "nn.Module"]
 
 _FACTORIES: dict[str, Factory] = {}
+_PATTERNS: dict[str, Factory] = {}
 
 
 class Preprocessing(NamedTuple):
@@ -32,11 +33,12 @@ class Preprocessing(NamedTuple):
     resolution: int
 
 
-def register(*names: str) -> Callable[[Factory], Factory]:
+def register(*names: str, pattern: str | None = None) -> Callable[[Factory], Factory]:
     """Decorate `factory(name, *, in_channels=3, ...)`, which makes every backbone of these names.
 
-    A name that ends in a colon stands for a library: `timm:` makes every `timm:<name>`. The options of a
-    backbone are the keyword-only arguments of its factory.
+    A name that ends in a colon stands for a library: `timm:` makes every `timm:<name>`. A `pattern` stands
+    for names that are not listed: every name that matches it as a whole. The options of a backbone are the
+    keyword-only arguments of its factory.
     """
 
     def add(factory: Factory) -> Factory:
@@ -44,6 +46,8 @@ def register(*names: str) -> Callable[[Factory], Factory]:
             if name in _FACTORIES:
                 raise InputError(f"backbone {name!r} is registered twice")
             _FACTORIES[name] = factory
+        if pattern is not None:
+            _PATTERNS[pattern] = factory
         return factory
 
     return add
@@ -62,6 +66,9 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
     """
     library, colon, _ = name.partition(":")
     factory = _factories().get(library + colon)
+    for pattern in _PATTERNS:
+        if factory is None and re.fullmatch(pattern, name):
+            factory = _PATTERNS[pattern]
     if factory is None:
         raise InputError(f"no backbone is called {name!r}{nearest(name, [*list_backbones(), 'timm:<name>'])}")
     _check_options(name, factory, options)

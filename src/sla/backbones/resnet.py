@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sla.backbones import register
+from sla.backbones.checkpointing import run_blocks
 from sla.errors import InputError, nearest
 
 
@@ -96,8 +97,10 @@ class ResNet(nn.Module):
         shortcut: Callable[[int, int, int], nn.Module],
         stem: str,
         in_channels: int,
+        checkpointing: bool = False,
     ) -> None:
         super().__init__()
+        self.checkpointing = checkpointing
         if stem not in STEMS:
             raise InputError(f"no stem is called {stem!r}{nearest(stem, STEMS)}")
         channels = widths[0]
@@ -128,7 +131,7 @@ class ResNet(nn.Module):
         """(B, C, H, W) -> (B, num_features, h, w)."""
         hidden = self.maxpool(F.relu(self.bn1(self.conv1(input)), inplace=True))
         for name in self.stage_names:
-            hidden = self.get_submodule(name)(hidden)
+            hidden = run_blocks(self.get_submodule(name).children(), hidden, self.checkpointing)
         return hidden
 
     def forward(self, input: Tensor) -> Tensor:
@@ -146,16 +149,32 @@ _IMAGENET: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]
 
 
 @register(*_IMAGENET)
-def imagenet_resnet(name: str, *, in_channels: int = 3, stem: str = "imagenet") -> ResNet:
+def imagenet_resnet(
+    name: str, *, in_channels: int = 3, stem: str = "imagenet", checkpointing: bool = False
+) -> ResNet:
     """ResNet-18, 34 or 50; `stem="small"` for images of about 32 to 64 pixels."""
     block, depths = _IMAGENET[name]
-    widths = (64, 128, 256, 512)
-    return ResNet(block, depths, widths, shortcut=projection, stem=stem, in_channels=in_channels)
+    return ResNet(
+        block,
+        depths,
+        widths=(64, 128, 256, 512),
+        shortcut=projection,
+        stem=stem,
+        in_channels=in_channels,
+        checkpointing=checkpointing,
+    )
 
 
 @register("resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110")
-def cifar_resnet(name: str, *, in_channels: int = 3) -> ResNet:
+def cifar_resnet(name: str, *, in_channels: int = 3, checkpointing: bool = False) -> ResNet:
     """A ResNet of 6n + 2 layers for images of 32 pixels."""
     depth = (int(name.removeprefix("resnet")) - 2) // 6
-    depths, widths = (depth, depth, depth), (16, 32, 64)
-    return ResNet(BasicBlock, depths, widths, shortcut=ZeroPadShortcut, stem="small", in_channels=in_channels)
+    return ResNet(
+        BasicBlock,
+        depths=(depth, depth, depth),
+        widths=(16, 32, 64),
+        shortcut=ZeroPadShortcut,
+        stem="small",
+        in_channels=in_channels,
+        checkpointing=checkpointing,
+    )

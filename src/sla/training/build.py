@@ -104,9 +104,9 @@ def build_optimizer(config: Config, model: Classifier) -> torch.optim.Optimizer:
     assert part.learning_rate is not None
     assert part.weight_decay is not None
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    kinds = _kinds_of_parameters(model)
     for name, parameter in model.named_parameters():
-        # Biases and the weights of norm layers have one dimension.
-        decays = part.decay_norms or parameter.ndim > 1
+        decays = {"norm": part.decay_norms, "bias": part.decay_biases, "weight": True}[kinds[parameter]]
         groups.setdefault((name.startswith("backbone."), decays), []).append(parameter)
     factor = part.backbone_factor or 1.0
     described = [
@@ -122,6 +122,16 @@ def build_optimizer(config: Config, model: Classifier) -> torch.optim.Optimizer:
         return torch.optim.AdamW(described)
     nesterov = part.nesterov and part.momentum > 0
     return torch.optim.SGD(described, momentum=part.momentum, nesterov=nesterov)
+
+
+def _kinds_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
+    """weight, bias or norm: what has one dimension is a bias beside a weight of more, else a norm layer's."""
+    kinds: dict[nn.Parameter, str] = {}
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        vectors = "bias" if any(parameter.ndim > 1 for parameter in own) else "norm"
+        kinds |= {parameter: "weight" if parameter.ndim > 1 else vectors for parameter in own}
+    return kinds
 
 
 def build_pipelines(config: Config) -> tuple[Pipeline, Pipeline]:

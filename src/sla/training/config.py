@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from sla.errors import InputError, nearest
 
@@ -66,18 +66,40 @@ class OptimizerConfig(Part):
     momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
     nesterov: bool = Field(True, description="for sgd")
     weight_decay: float | None = Field(None, ge=0, description="as the optimiser means it")
-    decay_norms: bool = Field(True, description="weight decay on biases and norm layers too")
+    decay_norms: bool = Field(True, description="weight decay on norm layers too")
+    decay_biases: bool = Field(True, description="weight decay on the biases of other layers too")
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = Field(
         "cosine", description="or constant, multistep, onecycle"
     )
     milestones: tuple[float, ...] = Field((0.5, 0.75), description="shares of the run, for multistep")
     gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
+    factors: tuple[float, ...] | None = Field(
+        None, description="of the rate from each milestone on, instead of powers of gamma"
+    )
+    cosine_length: float | None = Field(
+        None,
+        gt=0,
+        description="share of the run in which the cosine falls to 0; by default what warm-up leaves",
+    )
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the run in which the rate rises from 0")
+    warmup_stairs: int | None = Field(
+        None, ge=1, description="warm up in so many equal stairs, 1/n to 1, as one an epoch"
+    )
     backbone_factor: float | None = Field(None, gt=0, description="of the learning rate, for the backbone")
     frozen: float = Field(0.0, ge=0, lt=1, description="share of the run in which only heads learn")
     clip: float | None = Field(None, gt=0, description="the largest norm of the gradient")
     accumulate: int = Field(1, ge=1, description="parts in which a batch goes through the model")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")
+
+    @field_validator("factors")
+    @classmethod
+    def _one_for_each_milestone(
+        cls, factors: tuple[float, ...] | None, info: ValidationInfo
+    ) -> tuple[float, ...] | None:
+        milestones = info.data.get("milestones", ())
+        if factors is not None and (len(factors) != len(milestones) or min(factors, default=0) < 0):
+            raise ValueError(f"one number from 0 for each of the {len(milestones)} milestones")
+        return factors
 
 
 class RunConfig(Part):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sla.backbones.dropblock import advance_step
 from sla.data.draws import seed_of
 from sla.data.loader import Batch, TrainLoader, resident
 from sla.errors import InputError, MissingExtraError, SLAError
@@ -145,6 +146,7 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        advance_step(self.model)
 
     def prepare(self, frozen: bool) -> nn.Module:
         """The step to call: the backbone fixed or learning, compiled and wrapped for many processes."""

@@ -1,0 +1,107 @@
+"""The wide residual networks against published counts, counts by hand and plain functions."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sla.backbones import create_backbone
+from sla.backbones.cost import count_flops, count_parameters
+from sla.errors import InputError
+from sla.heads import PlainHead
+
+
+def count_by_hand(depth, width, num_classes, bias=0):
+    """Convolutions, batch norms before each of them but the stem and the shortcuts, and the classifier."""
+    total = 3 * 16 * 9 + 16 * bias
+    channels = 16
+    for out in (16 * width, 32 * width, 64 * width):
+        for place in range((depth - 4) // 6):
+            total += 2 * channels + channels * out * 9 + 2 * out + out * out * 9 + 2 * out * bias
+            if place == 0 and channels != out:
+                total += channels * out + out * bias
+            channels = out
+    return total + 2 * channels + (channels + 1) * num_classes
+
+
+def with_classes(name, num_classes, **options):
+    backbone = create_backbone(name, **options)
+    return nn.Sequential(backbone, PlainHead(backbone.num_features, num_classes))
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "millions"),
+    [(40, 2, 2.24), (28, 10, 36.48), (16, 4, 2.75), (10, 1, 0.08), (22, 3, None)],
+)
+def test_counts(depth, width, millions):
+    found = count_parameters(with_classes(f"wrn{depth}_{width}", 10))
+    assert found == count_by_hand(depth, width, 10)
+    assert millions is None or round(found / 1e6, 2) == millions
+
+
+def test_biases_of_convolutions():
+    found = count_parameters(with_classes("wrn40_2", 10, conv_bias=True))
+    assert found == count_by_hand(40, 2, 10, bias=1)
+
+
+def test_against_plain_functions():
+    torch.manual_seed(0)
+    backbone = create_backbone("wrn10_1", in_channels=2, conv_bias=True)
+    for parameter in backbone.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    images = torch.randn(3, 2, 9, 11)
+    state = dict(backbone.named_parameters())
+
+    def conv(hidden, name, stride):
+        weight = state[f"{name}.weight"]
+        return F.conv2d(hidden, weight, state[f"{name}.bias"], stride, padding=weight.shape[-1] // 2)
+
+    def active(hidden, name):
+        mean, variance = hidden.mean((0, 2, 3), keepdim=True), hidden.var((0, 2, 3), False, keepdim=True)
+        scale, shift = (state[f"{name}.{part}"][:, None, None] for part in ("weight", "bias"))
+        return torch.relu((hidden - mean) / (variance + 1e-5).sqrt() * scale + shift)
+
+    hidden = conv(images, "conv1", 1)
+    for number, stride in enumerate((1, 2, 2)):
+        block = f"blocks.{number}"
+        first = active(hidden, f"{block}.bn1")
+        inner = conv(active(conv(first, f"{block}.conv1", stride), f"{block}.bn2"), f"{block}.conv2", 1)
+        hidden = inner + (hidden if number == 0 else conv(first, f"{block}.shortcut", stride))
+    expected = active(hidden, "bn")
+    assert expected.shape == (3, 64, 3, 3)
+    torch.testing.assert_close(backbone.forward_features(images), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(backbone(images), expected.flatten(2).mean(2), rtol=1e-4, atol=1e-4)
+
+
+def test_momentum_of_batch_norm():
+    backbone = create_backbone("wrn10_1", norm_momentum=0.9).train()
+    images = torch.randn(4, 3, 8, 8)
+    backbone(images)
+    seen = backbone.conv1(images).mean((0, 2, 3))
+    torch.testing.assert_close(backbone.blocks[0].bn1.running_mean, 0.9 * seen)
+
+
+def test_dropout_is_in_training_alone():
+    backbone = create_backbone("wrn10_1", dropout=0.5)
+    images = torch.randn(4, 3, 8, 8)
+    assert not torch.equal(backbone(images), backbone(images))
+    backbone.eval()
+    assert torch.equal(backbone(images), backbone(images))
+
+
+def test_published_cost():
+    """0.33 G multiply-adds an image of 32 pixels for WRN-40-2, 5.2 G for WRN-28-10."""
+    assert round(count_flops(create_backbone("wrn40_2"), (3, 32, 32)) / 2e9, 2) == 0.33
+    assert round(count_flops(create_backbone("wrn28_10"), (3, 32, 32)) / 2e9, 1) == 5.2
+
+
+@pytest.mark.parametrize("name", ["wrn41_2", "wrn4_1", "wrn10_0", "wrn0_1"])
+def test_depths_and_widths_that_are_none(name):
+    with pytest.raises(InputError, match=f"'{name}': wrnD_K has D = 6n \\+ 4"):
+        create_backbone(name)
+
+
+@pytest.mark.parametrize("option", [{"dropout": 1.0}, {"dropout": -0.1}, {"norm_momentum": 0.0}])
+def test_options_out_of_range(option):
+    with pytest.raises(InputError, match=f"{next(iter(option))} of backbone 'wrn10_1'"):
+        create_backbone("wrn10_1", **option)
