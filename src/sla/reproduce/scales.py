@@ -12,11 +12,11 @@ def small(dataset: str, variant: str, settings: Settings) -> Settings:
         large = dataset == "mini-imagenet"  # 84 pixels are seven times 32
         return {
             "model.backbone": "convnet4",
-            "model.options": {"width": 32 if large else 64},
+            "model.options": {"width": 32},
             "episodes.shot": min(settings["episodes.shot"], 5),
             "episodes.per_step": 4,
             "episodes.val_episodes": 200,
-            "run.iterations": 300 if large else 500,
+            "run.iterations": 100 if large else 200,
             "run.evaluations": 5,
         }
     if not dataset.startswith("cifar"):
@@ -36,7 +36,8 @@ def small(dataset: str, variant: str, settings: Settings) -> Settings:
     if variant == "resnet18":
         shorter["model.options"] = {}
     if kind == "longtail":
-        return shorter | {"data.long_tail_max": 1000 if dataset == "cifar10" else 200}
+        most = 500 if dataset == "cifar10" else 100
+        return shorter | {"data.long_tail_max": most, "run.batch_size": 64, "run.iterations": 500}
     if kind != "n":
         shorter["data.per_class"] = 500 if dataset == "cifar10" else 100
     return shorter | ({"run.snapshots": 10} if settings["run.snapshots"] else {})
