@@ -1,7 +1,7 @@
 """The operations of augmentation policies on whole batches: one operation and one magnitude an image.
 
-Images are uint8 (B, C, H, W), C 1 or 3, in and out. Each is Pillow's operation to the bit (ImageOps, ImageEnhance,
-Image.transform with the nearest pixel), black where a picture was moved away. Magnitudes are in natural units:
+Images are uint8 (B, C, H, W), C 1 or 3, in and out. Each is Pillow's operation to the bit (ImageOps,
+ImageEnhance, Image.transform with the nearest pixel), black where a picture was moved away. Magnitudes:
 
     shear_x, shear_y            pixels of shift a row or column
     translate_x, translate_y    pixels, to the nearest
@@ -22,7 +22,7 @@ import math
 import torch
 from torch import Tensor
 
-from sla.data.transforms import PART
+from sla.data.transforms import PART, box_mask
 from sla.errors import InputError
 
 MOVES = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
@@ -209,16 +209,6 @@ def _cut_out(images: Tensor, kind: Tensor, magnitude: Tensor, place: Tensor) -> 
     end = torch.where(magnitude[:, None] > 0, end, -1.0)
     inside = box_mask(start, end + 1, images)
     return torch.where(inside, color, images)
-
-
-def box_mask(start: Tensor, end: Tensor, images: Tensor) -> Tensor:
-    """Boolean (B, 1, H, W): true from `start` up to, without, `end`: rows and columns, (B, 2) each."""
-    start, end = start.to(images.device), end.to(images.device)
-    row = torch.arange(images.shape[2], device=images.device)
-    column = torch.arange(images.shape[3], device=images.device)
-    rows = (row >= start[:, :1]) & (row < end[:, :1])
-    columns = (column >= start[:, 1:]) & (column < end[:, 1:])
-    return (rows[:, :, None] & columns[:, None])[:, None]
 
 
 def _grey(images: Tensor) -> Tensor:
