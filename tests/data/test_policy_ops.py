@@ -118,7 +118,7 @@ def cut_by_hand(picture, row, column, size):
 @pytest.mark.parametrize("size", [0.0, 1.0, 6.4, 20.0, 99.0])
 def test_cutout_is_a_box_of_pillows_drawing(channels, size):
     images = pictures(channels)
-    place = torch.rand(len(images), 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    place = np.random.default_rng(3).random((len(images), 2))
     place[0], place[1] = 0.0, 0.999
     got = operate(images, "cutout", size, place)
     for image, (row, column), result in zip(images, place.tolist(), got, strict=True):
@@ -127,21 +127,17 @@ def test_cutout_is_a_box_of_pillows_drawing(channels, size):
 
 def test_images_of_a_batch_have_operations_of_their_own_in_one_call():
     images = pictures()[torch.arange(64) % len(pictures())]
-    stream = torch.Generator().manual_seed(1)
-    kind = torch.randint(NOTHING, NUMBER["cutout"], (64,), generator=stream)
-    draw = torch.rand(64, generator=stream, dtype=torch.float64)
+    stream = np.random.default_rng(1)
+    kind = stream.integers(NOTHING, NUMBER["cutout"], 64)
+    choices = [(0.0,) if number == NOTHING else PILLOW[OPERATIONS[number]][1] for number in kind]
+    magnitude = np.array([stream.choice(values) for values in choices])
+    got = apply_operations(images, kind, magnitude, np.full((64, 2), 0.5))
     changed = 0
-    magnitudes = []
-    for number, share in zip(kind.tolist(), draw.tolist(), strict=True):
-        values = (0.0,) if number == NOTHING else PILLOW[OPERATIONS[number]][1]
-        magnitudes.append(values[int(share * len(values))])
-    got = apply_operations(images, kind, torch.tensor(magnitudes), torch.full((64, 2), 0.5))
-    for image, number, magnitude, result in zip(images, kind.tolist(), magnitudes, got, strict=True):
+    for image, number, value, result in zip(images, kind, magnitude, got, strict=True):
         if number == NOTHING:
             assert torch.equal(result, image)
             continue
-        # The magnitudes were float32 in the call.
-        expected = PILLOW[OPERATIONS[number]][0](as_picture(image), float(np.float32(magnitude)))
+        expected = PILLOW[OPERATIONS[number]][0](as_picture(image), float(value))
         assert torch.equal(result, as_tensor(expected)), OPERATIONS[number]
         changed += not torch.equal(result, image)
     assert changed > 30
@@ -174,7 +170,7 @@ def test_tiny_pictures_pass_through_every_operation():
 def test_an_affine_transform_is_pillows_for_any_matrix():
     stream = torch.Generator().manual_seed(5)
     images = torch.randint(0, 256, (20, 3, 24, 31), dtype=torch.uint8, generator=stream)
-    matrix = torch.randn(20, 6, generator=stream, dtype=torch.float64) * torch.tensor([1, 1, 9, 1, 1, 9])
+    matrix = np.random.default_rng(5).normal(size=(20, 6)) * [1, 1, 9, 1, 1, 9]
     got = affine(images, matrix)
     for image, row, result in zip(images, matrix.tolist(), got, strict=True):
         picture = as_picture(image)

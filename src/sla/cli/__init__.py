@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import data, demo, evaluate, predict, report, train
+from sla.cli import augment, data, demo, evaluate, predict, report, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(augment.app, name="augment")
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from sla.data.draws import Draws
@@ -100,7 +100,7 @@ class Policy:
     stage: ClassVar[str] = "policy"
 
     @cached_property
-    def _table(self) -> Tensor:
+    def _table(self) -> np.ndarray:
         """(sub-policies, longest, 5): operation, probability, value, signed, share."""
         longest = max(map(len, self.sub_policies))
         rows = []
@@ -112,7 +112,7 @@ class Policy:
                 number = NUMBER.get(scale.operation, NOTHING)
                 row.append([number, probability, value, scale.signed, scale.share])
             rows.append(row + [[NOTHING, 0, 0, 0, 0]] * (longest - len(row)))
-        return torch.tensor(rows, dtype=torch.float64)
+        return np.array(rows, np.float64)
 
     @property
     def most_degrees(self) -> float:
@@ -128,12 +128,13 @@ class Policy:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
-        chosen = self._table[draws.integers("policy.pick", len(self.sub_policies))[:, 0]]
-        uniform = draws.uniform("policy", 4 * chosen.shape[1])
-        for number, u in enumerate(uniform.split(4, dim=1)):
-            kind, probability, value, signed, share = chosen[:, number].unbind(1)
-            kind = torch.where(u[:, 0] < probability, kind, NOTHING).long()
-            value = torch.where((signed > 0) & (u[:, 1] < 0.5), -value, value)
+        chosen = self._table[draws.integers("policy.pick", len(self.sub_policies))[:, 0].numpy()]
+        uniform = draws.uniform("policy", 4 * chosen.shape[1]).numpy()
+        for number in range(chosen.shape[1]):
+            u = uniform[:, 4 * number : 4 * number + 4]
+            kind, probability, value, signed, share = chosen[:, number].T
+            kind = np.where(u[:, 0] < probability, kind, NOTHING).astype(int)
+            value = np.where((signed > 0) & (u[:, 1] < 0.5), -value, value)
             images = apply_operations(images, kind, _pixels(value, share, kind, images), u[:, 2:])
         return images
 
@@ -160,8 +161,8 @@ class RandAugment:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
         for number in range(self.count):
-            uniform = draws.uniform(f"randaugment.{number}", 2)
-            strength = torch.full((len(images),), self.magnitude / 10, dtype=torch.float64)
+            uniform = draws.uniform(f"randaugment.{number}", 2).numpy()
+            strength = np.full(len(images), self.magnitude / 10)
             images = _strengthen(images, RAND, uniform, strength)
         return images
 
@@ -175,28 +176,27 @@ class TrivialAugment:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
-        strength = draws.integers("trivialaugment.strength", BINS + 1)[:, 0].double() / BINS
-        return _strengthen(images, WIDE, draws.uniform("trivialaugment", 2), strength)
+        strength = draws.integers("trivialaugment.strength", BINS + 1)[:, 0].numpy() / BINS
+        return _strengthen(images, WIDE, draws.uniform("trivialaugment", 2).numpy(), strength)
 
 
-def _strengthen(images: Tensor, table: tuple[Strength, ...], uniform: Tensor, strength: Tensor) -> Tensor:
+def _strengthen(
+    images: Tensor, table: tuple[Strength, ...], uniform: np.ndarray, strength: np.ndarray
+) -> Tensor:
     """One operation of the table for each image; uniform (B, 2) chooses it and its side."""
-    rows = [[NUMBER.get(row[0], NOTHING), *row[1:]] for row in table]
-    chosen = torch.tensor(rows, dtype=torch.float64)[(uniform[:, 0] * len(table)).long()]
-    kind, none, full, signed, share = chosen.unbind(1)
+    rows = np.array([[NUMBER.get(row[0], NOTHING), *row[1:]] for row in table], np.float64)
+    kind, none, full, signed, share = rows[(uniform[:, 0] * len(table)).astype(int)].T
     change = (full - none) * strength
-    value = none + torch.where((signed > 0) & (uniform[:, 1] < 0.5), -change, change)
-    kind = kind.long()
-    bits = kind == NUMBER["posterize"]
-    value = torch.where(bits, value.round(), value)
+    value = none + np.where((signed > 0) & (uniform[:, 1] < 0.5), -change, change)
+    kind = kind.astype(int)
+    value = np.where(kind == NUMBER["posterize"], np.round(value), value)
     return apply_operations(images, kind, _pixels(value, share, kind, images), uniform)
 
 
-def _pixels(value: Tensor, share: Tensor, kind: Tensor, images: Tensor) -> Tensor:
+def _pixels(value: np.ndarray, share: np.ndarray, kind: np.ndarray, images: Tensor) -> np.ndarray:
     """Shares of the picture's side as pixels: of its height for shifts down, else of its width."""
-    down = kind == NUMBER["translate_y"]
-    sides = torch.where(down, float(images.shape[2]), float(images.shape[3]))
-    return torch.where(share > 0, value * sides, value)
+    sides = np.where(kind == NUMBER["translate_y"], images.shape[2], images.shape[3])
+    return np.where(share > 0, value * sides, value)
 
 
 def shipped_policies() -> list[str]:

@@ -153,6 +153,13 @@ def check_augment(text: str, policies: Mapping[str, Any] | None = None) -> None:
     train_pipeline(text, ANY_SIZE, (0.0,), (1.0,), policies)
 
 
+def refuse_policy(text: str) -> None:
+    """Refuse a text that names a policy, where a policy is what is looked for."""
+    named = [name for name, _ in _calls(text) if name in POLICIES]
+    if named:
+        raise InputError(f"augmentation {text!r}: {named[0]} is a policy, and one is what is searched for")
+
+
 def find_contradictions(pipeline: Pipeline, views: tuple[str, ...]) -> list[str]:
     """Why label-keeping ops may make of an image what one of its views is, under another label.
 
