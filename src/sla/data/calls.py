@@ -17,7 +17,8 @@ def parse_calls(text: str, most: dict[str, int], what: str, words: Collection[st
     comma and no bracket in it. `none` is nothing.
     """
     found: list[Call] = []
-    for part in (part.strip() for part in re.findall(r"[^,()]+(?:\([^()]*\))?|[()]", text)):
+    parts = (part.strip() for part in re.findall(r"[^,()]+(?:\([^()]*\))?|[()]", text))
+    for part in filter(None, parts):
         call = re.fullmatch(r"(\w+)\s*(?:\(([^()]*)\))?", part)
         name = call[1] if call else part
         if call is None or name not in (*most, "none"):
