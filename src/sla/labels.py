@@ -65,6 +65,15 @@ def repeat_target(target: Target, count: int) -> Target:
     return target.long().repeat_interleave(count)
 
 
+def split_target(target: Target, parts: int) -> list[Target]:
+    """The target of each part of a batch, as `tensor_split` cuts it."""
+    if not isinstance(target, MixedTarget):
+        return list(target.tensor_split(parts))
+    lam = shares(target).expand(target.a.shape)
+    pieces = zip(*(part.tensor_split(parts) for part in (target.a, target.b, lam)), strict=True)
+    return [MixedTarget(*piece) for piece in pieces]
+
+
 def shares(target: MixedTarget) -> Tensor:
     """`lam` as a tensor on the device of its targets, () or (B,)."""
     lam = torch.as_tensor(target.lam, device=target.a.device)

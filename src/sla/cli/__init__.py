@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import compare, data, demo, evaluate, predict, report, reproduce, train
+from sla.cli import augment, compare, data, demo, evaluate, predict, report, reproduce, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(augment.app, name="augment")
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)

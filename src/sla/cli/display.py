@@ -74,7 +74,7 @@ class TrainingDisplay:
     def watch(self, done: int, total: int, row: dict[str, float]) -> None:
         """How far the training is, and its newest numbers."""
         now = time.monotonic()
-        if self.start is None:
+        if self.start is None or done < self.start[1]:  # the first step of this run
             self.start = (now, done)
         self.numbers |= row
         elapsed = now - self.start[0]

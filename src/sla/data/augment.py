@@ -17,6 +17,7 @@ from sla.data.transforms import (
     TRIES,
     center_box,
     color_jitter,
+    erase,
     flip,
     normalize,
     pad_crop,
@@ -137,13 +138,28 @@ class Flip:
     stage: ClassVar[str] = "flip"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise InputError(f"the probability of a flip must be from 0 to 1, not {self.probability}")
+        _check_probability("a flip", self.probability)
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         which = draws.uniform("flip")[:, 0] < self.probability
         return flip(images, which.to(images.device))
+
+
+@dataclass(frozen=True)
+class VerticalFlip:
+    """Mirror top and bottom, with the given probability."""
+
+    probability: float = 0.5
+    stage: ClassVar[str] = "flip"
+
+    def __post_init__(self) -> None:
+        _check_probability("a flip", self.probability)
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        which = draws.uniform("vflip")[:, 0] < self.probability
+        return flip(images.mT, which.to(images.device)).mT
 
 
 @dataclass(frozen=True)
@@ -190,6 +206,53 @@ class Normalize:
 
 
 @dataclass(frozen=True)
+class Cutout:
+    """A size x size box of zeros, which is the mean after `Normalize`; its centre may be any pixel."""
+
+    size: int
+    probability: float = 1.0
+    stage: ClassVar[str] = "cutout"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"a box needs at least 1 pixel a side, not {self.size}")
+        _check_probability("a box", self.probability)
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        uniform = draws.uniform("cutout", 3)
+        centre = (uniform[:, :2] * torch.tensor(images.shape[2:])).long()
+        start = centre - self.size // 2  # before the border or beyond it: that part is not there
+        sides = torch.where(uniform[:, 2:] < self.probability, self.size, 0)
+        return erase(images, start, start + sides)
+
+
+@dataclass(frozen=True)
+class RandomErasing:
+    """A box of zeros of random area and shape, somewhere inside, with the given probability."""
+
+    probability: float = 0.5
+    scale: tuple[float, float] = (0.02, 1 / 3)
+    ratio: tuple[float, float] = (0.3, 1 / 0.3)
+    stage: ClassVar[str] = "cutout"
+
+    def __post_init__(self) -> None:
+        _check_probability("a box", self.probability)
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise InputError(f"shares of the area must be 0 < low <= high <= 1, not {self.scale}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        uniform = draws.uniform("erasing", 2 * TRIES + 3)
+        sides = torch.tensor(images.shape[2:])
+        shape = (sides[1] / sides[0]).expand(len(images))
+        boxes = random_boxes(uniform[:, 1:], shape, self.scale, self.ratio)
+        start = (boxes[:, :2] * sides).round()
+        size = (boxes[:, 2:] * sides).round() * (uniform[:, :1] < self.probability)
+        return erase(images, start, start + size)
+
+
+@dataclass(frozen=True)
 class Pipeline:
     """Ops in the order of their STAGES, whatever order they are given in; the result is float32."""
 
@@ -209,3 +272,8 @@ class Pipeline:
         for op in self.ops:
             images = op(images, draws, aspect)
         return to_float(images) if images.dtype == torch.uint8 else images
+
+
+def _check_probability(what: str, probability: float) -> None:
+    if not 0 <= probability <= 1:
+        raise InputError(f"the probability of {what} must be from 0 to 1, not {probability}")

@@ -1,10 +1,8 @@
-"""Label-keeping augmentation as text: `crop(4), flip` or `resized(0.35), flip, jitter(0.4)`."""
+"""Label-keeping augmentation as text: `crop(4), flip` or `autoaugment, crop(4), flip, cutout(16)`."""
 
-import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,15 +11,20 @@ from sla.data.augment import (
     CenterCrop,
     CenterWindow,
     ColorJitter,
+    Cutout,
     Flip,
     Normalize,
     Op,
     Pipeline,
     RandomCrop,
+    RandomErasing,
     RandomResizedCrop,
     Resize,
+    VerticalFlip,
 )
+from sla.data.calls import Call, parse_calls
 from sla.data.draws import Draws
+from sla.data.policy import RandAugment, TrivialAugment, make_policy, read_policy
 from sla.data.transforms import LUMA
 from sla.errors import InputError, nearest
 
@@ -47,34 +50,74 @@ class Channels:
         return grey.sum(1, keepdim=True).round().to(torch.uint8)
 
 
-def _whole(number: float) -> int:
+def _whole(number: float, what: str = "padding", unit: str = " of pixels") -> int:
     if number != int(number):
-        raise InputError(f"padding is a whole number of pixels, not {number:g}")
+        raise InputError(f"{what} is a whole number{unit}, not {number:g}")
     return int(number)
 
 
-KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most numbers each takes; the first is always the size
+def _rand(size: int, count: float = 2, magnitude: float = 9) -> Op:
+    return RandAugment(_whole(count, "how many operations", ""), magnitude)
+
+
+def _auto(size: int, name: str | float = "cifar10") -> Op:
+    if name not in AUTOAUGMENT:
+        raise InputError(f"unknown policy {name!r}{nearest(str(name), AUTOAUGMENT)}")
+    return make_policy(read_policy(f"autoaugment_{name}"), f"autoaugment_{name}")
+
+
+def _jitter(size: int, *strengths: float) -> Op:
+    if not strengths:
+        raise InputError("jitter takes up to 4 numbers, and one at least")
+    return ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3))
+
+
+AUTOAUGMENT = ("cifar10", "imagenet")
+KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes; the first is always the size
+    "autoaugment": (1, _auto),
+    "randaugment": (2, _rand),
+    "trivialaugment": (0, lambda size: TrivialAugment()),
     "crop": (1, lambda size, padding=4: RandomCrop(size, _whole(padding))),
     "resized": (2, lambda size, low=0.08, high=1.0: RandomResizedCrop(size, (low, high))),
     "flip": (1, lambda size, probability=0.5: Flip(probability)),
-    "jitter": (
-        4,
-        lambda size, *strengths: ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3)),
+    "vflip": (1, lambda size, probability=0.5: VerticalFlip(probability)),
+    "jitter": (4, _jitter),
+    "cutout": (2, lambda size, side=16, probability=1.0: Cutout(_whole(side, "the box's side"), probability)),
+    "erasing": (
+        3,
+        lambda size, probability=0.5, low=0.02, high=1 / 3: RandomErasing(probability, (low, high)),
     ),
 }
+POLICIES = ("autoaugment", "randaugment", "trivialaugment", "policy")  # one of them at most
 
 
-def train_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
+def train_pipeline(
+    text: str,
+    size: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    policies: Mapping[str, Any] | None = None,
+) -> Pipeline:
     """What a training batch goes through: the ops of the text in their fixed order, then normalisation.
 
-    `crop(padding)`, `resized(smallest share of the area, largest)`, `flip(probability)` and
-    `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; `none` is nothing.
-    The result is size x size: without `crop` and `resized`, whole images of another size are resampled.
+    First one of `autoaugment(cifar10 or imagenet)`, `randaugment(operations, magnitude of 10)`,
+    `trivialaugment` and `policy(a file, or a policy of this package)`; then `crop(padding)` or
+    `resized(smallest share of the area, largest)`, `flip(probability)`, `vflip(probability)`,
+    `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; after
+    normalisation `cutout(side, probability)` and `erasing(probability, smallest share, largest)`. `none`
+    is nothing. The result is size x size: without `crop` and `resized`, whole images of another size are
+    resampled. `policies` has the sub-policies of files by their names, as `read_policies` gives it;
+    those that it lacks are read.
     """
     ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
-    for name, numbers in _calls(text):
+    for name, arguments in _calls(text):
         try:
-            ops.append(KNOWN[name][1](size, *numbers))
+            if name == "policy":
+                source = str(arguments[0])
+                content = (policies or {}).get(source)
+                ops.append(make_policy(read_policy(source) if content is None else content, source))
+            else:
+                ops.append(KNOWN[name][1](size, *arguments))
         except InputError as error:
             raise InputError(f"augmentation {name!r} in {text!r}: {error}") from None
     if not any(op.stage == "crop" for op in ops):
@@ -87,6 +130,7 @@ def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[floa
 
     After `resized` the centre of the picture as `CenterCrop` takes it, after `crop` the window in the middle,
     else the whole image, resampled. Of an image that is already size x size the last two change nothing.
+    No file is read.
     """
     names = [name for name, _ in _calls(text)]
     middle: Op = Resize(size)
@@ -97,34 +141,61 @@ def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[floa
     return Pipeline((Channels(len(mean)), middle, Normalize(mean, std)))
 
 
-def check_augment(text: str) -> None:
+def read_policies(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The sub-policies of the files that the text names, by name: from `known`, else read now."""
+    sources = [str(arguments[0]) for name, arguments in _calls(text) if name == "policy"]
+    contents = {source: known[source] if source in known else read_policy(source) for source in sources}
+    return {source: make_policy(content, source).plain() for source, content in contents.items()}
+
+
+def check_augment(text: str, policies: Mapping[str, Any] | None = None) -> None:
     """Refuse a text that is no augmentation of images of any size."""
-    train_pipeline(text, ANY_SIZE, (0.0,), (1.0,))
+    train_pipeline(text, ANY_SIZE, (0.0,), (1.0,), policies)
 
 
-def _calls(text: str) -> list[tuple[str, list[float]]]:
-    """`a, b(1, 2)` -> [("a", []), ("b", [1, 2])]; each name once."""
-    found: list[tuple[str, list[float]]] = []
-    parts = re.findall(r"[^,()]+(?:\([^()]*\))?|[()]", text)
-    for part in (part.strip() for part in parts):
-        call = re.fullmatch(r"(\w+)\s*(?:\(([^()]*)\))?", part)
-        if call is None or call[1] not in (*KNOWN, "none"):
-            name = call[1] if call else part
-            raise InputError(f"unknown augmentation {name!r} in {text!r}{nearest(name, (*KNOWN, 'none'))}")
-        name = call[1]
-        try:
-            numbers = [float(number) for number in (call[2] or "").split(",") if number.strip()]
-            if not all(map(math.isfinite, numbers)):
-                raise ValueError
-        except ValueError:
-            raise InputError(f"augmentation {part!r} in {text!r}: only numbers go between brackets") from None
-        if name == "none":
-            continue
-        if any(name == other for other, _ in found):
-            raise InputError(f"augmentation {name!r} is named twice in {text!r}")
-        if len(numbers) > KNOWN[name][0] or (name == "jitter" and not numbers):
-            raise InputError(
-                f"augmentation {part!r} in {text!r}: {name} takes up to {KNOWN[name][0]} numbers"
+def refuse_policy(text: str) -> None:
+    """Refuse a text that names a policy, where a policy is what is looked for."""
+    named = [name for name, _ in _calls(text) if name in POLICIES]
+    if named:
+        raise InputError(f"augmentation {text!r}: {named[0]} is a policy, and one is what is searched for")
+
+
+def find_contradictions(pipeline: Pipeline, views: tuple[str, ...]) -> list[str]:
+    """Why label-keeping ops may make of an image what one of its views is, under another label.
+
+    views: their names, `90°` and `GBR` or joined by spaces as in `90° GBR`. A view that is reached by chance
+    alone counts as well: its label then says two things about one picture.
+    """
+    parts = {part for view in views for part in view.split()}
+    reasons = []
+    kinds = {type(op) for op in pipeline.ops}
+    if {Flip, VerticalFlip} <= kinds and "180°" in parts:
+        reasons.append("flip and vflip together are a rotation by 180°")
+    for op in pipeline.ops:
+        most = getattr(op, "most_degrees", 0.0)
+        reached = [
+            f"{angle}°"
+            for angle in (90, 180, 270)
+            if min(angle, 360 - angle) <= most and f"{angle}°" in parts
+        ]
+        if reached:
+            reasons.append(
+                f"{type(op).__name__} turns images by up to {most:g}°, so by {' and '.join(reached)}"
             )
-        found.append((name, numbers))
-    return found
+        if isinstance(op, ColorJitter) and op.hue >= 1 / 3 and {"GBR", "BRG"} & parts:
+            reasons.append(
+                f"jitter with hue {op.hue:g} turns colours by a third of their circle: GBR and BRG"
+            )
+    return reasons
+
+
+def _calls(text: str) -> list[Call]:
+    """The ops of the text, with at most one policy among them."""
+    most = {"policy": 1, **{name: count for name, (count, _) in KNOWN.items()}}
+    calls = parse_calls(text, most, "augmentation", words=("autoaugment", "policy"))
+    chosen = [name for name, _ in calls if name in POLICIES]
+    if len(chosen) > 1:
+        raise InputError(f"augmentation {text!r}: one policy, not {' and '.join(chosen)}")
+    if ("policy", []) in calls:
+        raise InputError(f"augmentation 'policy' in {text!r} needs a file: policy(file.json)")
+    return calls

@@ -51,6 +51,21 @@ def flip(images: Tensor, which: Tensor) -> Tensor:
     return both.index_select(0, torch.arange(len(images), device=images.device) + len(images) * which)
 
 
+def erase(images: Tensor, start: Tensor, end: Tensor) -> Tensor:
+    """Zero in a box of each image, from `start` up to, without, `end`: rows and columns, (B, 2) each."""
+    return images.masked_fill(box_mask(start, end, images), 0)
+
+
+def box_mask(start: Tensor, end: Tensor, images: Tensor) -> Tensor:
+    """Boolean (B, 1, H, W): true from `start` up to, without, `end`: rows and columns, (B, 2) each."""
+    start, end = start.to(images.device), end.to(images.device)
+    row = torch.arange(images.shape[2], device=images.device)
+    column = torch.arange(images.shape[3], device=images.device)
+    rows = (row >= start[:, :1]) & (row < end[:, :1])
+    columns = (column >= start[:, 1:]) & (column < end[:, 1:])
+    return (rows[:, :, None] & columns[:, None])[:, None]
+
+
 def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Resample each image's box to size x size; uint8 in, uint8 out.
 

@@ -141,7 +141,8 @@ def build_pipelines(config: Config) -> tuple[Pipeline, Pipeline]:
     assert size is not None
     assert mean is not None
     assert std is not None
-    return train_pipeline(text, size, mean, std), eval_pipeline(text, size, mean, std)
+    training = train_pipeline(text, size, mean, std, config.policies)
+    return training, eval_pipeline(text, size, mean, std)
 
 
 def choose_views(draws: Draws, num_views: int, count: int, plain_first: bool) -> Tensor | None:

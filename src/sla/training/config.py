@@ -131,6 +131,10 @@ class Config(Part):
     model: ModelConfig = ModelConfig()
     method: MethodConfig = MethodConfig()
     augment: str | None = Field(None, description="label-keeping augmentation, as in 'crop(4), flip'")
+    policies: dict[str, Any] = Field(
+        default_factory=dict, description="what the files of `policy(...)` in augment held; filled in"
+    )
+    mix: str | None = Field(None, description="of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
     optimizer: OptimizerConfig = OptimizerConfig()
     run: RunConfig = RunConfig()
 

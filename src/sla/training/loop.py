@@ -13,8 +13,10 @@ from torch import nn
 from sla.backbones.dropblock import advance_step
 from sla.data.draws import seed_of
 from sla.data.loader import Batch, TrainLoader, resident
+from sla.data.mixing import parse_mix
 from sla.errors import InputError, MissingExtraError, SLAError
 from sla.factory import read_saved, save
+from sla.labels import MixedTarget, Target, split_target
 from sla.training.build import build_model, build_optimizer, build_pipelines, choose_views
 from sla.training.checkpoint import (
     WEIGHTS,
@@ -60,6 +62,7 @@ class Trainer:
         self.average = Average(self.model, ema) if ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.precision == "float16")
         self.train_pipeline, self.eval_pipeline = build_pipelines(self.config)
+        self.mix = parse_mix(self.config.mix)
         self.position, self.meter = Position(images=len(plan.train)), Meter()
         method = self.model.method
         columns = ["epoch", "learning_rate", "loss", *method.parts, "train"]
@@ -124,6 +127,10 @@ class Trainer:
         """One step of the optimiser, from one batch in as many parts as are asked for."""
         optimizer, method = self.config.optimizer, self.model.method
         images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
+        target: Target = batch.targets
+        if self.mix is not None:
+            images, partner, lam = self.mix(images, batch.draws)
+            target = MixedTarget(batch.targets, batch.targets[partner], lam)
         if self.config.run.channels_last and images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         count = self.config.method.views_per_step or len(method.views)
@@ -131,7 +138,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         parts = min(optimizer.accumulate, len(images))
         chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
-        pieces = list(zip(images.tensor_split(parts), batch.targets.tensor_split(parts), chosen, strict=True))
+        pieces = list(zip(images.tensor_split(parts), split_target(target, parts), chosen, strict=True))
         for number, (piece, targets, seen) in enumerate(pieces):
             share = len(piece) / len(images)
             with self._unsynchronised(step_module, until_last=number == len(pieces) - 1):

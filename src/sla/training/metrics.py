@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sla.disk import replacing
 from sla.errors import InputError
+from sla.labels import MixedTarget, Target, shares
 from sla.training.distributed import Group
 
 BINS = 15  # of confidence, for the calibration error
@@ -61,9 +62,12 @@ class Meter:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, losses: dict[str, Tensor], targets: Tensor, share: float) -> None:
-        """Take in `share` of a step's images: their mean losses and, from `output`, how many were right."""
-        right = 100 * (losses["output"].argmax(1) == targets).float().mean()
+    def add(self, losses: dict[str, Tensor], target: Target, share: float) -> None:
+        """Take in `share` of a step's images: their mean losses and, from `output`, how many were right.
+
+        Of a mixed image, the share that belongs to the predicted class is right.
+        """
+        right = 100 * _hits(losses["output"].argmax(1), target).mean()
         values = {name: value.detach().float() for name, value in losses.items() if name != "output"}
         for name, value in (values | {"train": right, "steps": torch.ones_like(right)}).items():
             self.sums[name] = self.sums.get(name, 0) + value * share
@@ -89,6 +93,13 @@ class Meter:
         means = dict(zip(names, totals, strict=True))
         steps = means.pop("steps")
         return {name: value / steps for name, value in means.items()}
+
+
+def _hits(predicted: Tensor, target: Target) -> Tensor:
+    if not isinstance(target, MixedTarget):
+        return (predicted == target).float()
+    lam = shares(target)
+    return lam * (predicted == target.a) + (1 - lam) * (predicted == target.b)
 
 
 class MetricsFile:

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from sla.data.datasets import load
 from sla.data.files import available_cores
 from sla.data.folder import choose_size
 from sla.data.kept import cache_dir
+from sla.data.mixing import parse_mix
 from sla.data.protocols import hold_out, limited
-from sla.data.recipe import check_augment
+from sla.data.recipe import find_contradictions, read_policies
 from sla.data.scan import open_index
 from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
+from sla.training.build import build_pipelines
 from sla.training.config import Config
 from sla.training.run import check_device, same_classes
 from sla.views import parse_views
@@ -67,6 +70,9 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     config = _choose_channels(config.model_copy(update={"data": actual}), splits, reasons)
     train, val = _split(config, splits, reasons)
     config = _choose_training(config, len(train), reasons)
+    # A file may change or go: the run keeps what it held.
+    kept = read_policies(config.augment or "none", config.policies)
+    config = config.model_copy(update={"policies": kept})
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
     return Plan(config, train, val, test, tuple(reasons))
@@ -226,7 +232,12 @@ def _check(config: Config, train: Dataset) -> None:
         raise InputError(f"method.views_per_step: {chosen} of {num_views} views")
     if config.method.name == "sla+sd" and chosen < 2 <= num_views:
         raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
-    check_augment(config.augment or "none")
+    parse_mix(config.mix)
+    pipeline, _ = build_pipelines(config)
+    if config.method.name != "baseline":
+        for contradiction in find_contradictions(pipeline, parse_views(config.method.views).names):
+            what = f"augment {config.augment!r} contains a view of {config.method.views}"
+            warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
     channels = config.model.options.get("in_channels", 3)
     for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
         if len(values) != channels:

@@ -1,0 +1,80 @@
+"""`sla augment search`: an augmentation policy for your own images."""
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Augmentation policies.", no_args_is_help=True)
+Option = typer.Option
+
+
+@app.callback()
+def _augment() -> None:
+    pass
+
+
+@app.command()
+def search(
+    data: Annotated[str, typer.Argument(help="A folder, a CSV, or a known dataset's name.")],
+    out: Annotated[Path, Option(help="The policy file to write.")] = Path("policy.json"),
+    work: Annotated[
+        Path | None, Option(help="Where what is finished is kept; OUT.search by default.")
+    ] = None,
+    minutes: Annotated[float | None, Option(help="For everything; half of it trains networks.")] = None,
+    trials: Annotated[int, Option(help="Candidates a fold, where no minutes are given.")] = 200,
+    folds: Annotated[int, Option(help="Splits of the training images, a network each.")] = 2,
+    images: Annotated[int, Option(help="Images a fold that candidates are scored on.")] = 1000,
+    backbone: Annotated[str | None, Option(help="resnet8, resnet20, ...; chosen to fit by default.")] = None,
+    augment: Annotated[str | None, Option(help="What the policy comes before: 'crop(4), flip'.")] = None,
+    per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
+    seed: Annotated[int, Option(help="Everything random follows from it.")] = 0,
+    assign: Annotated[list[str] | None, Option("--set", help="Any key of a run, as in run.epochs=5.")] = None,
+) -> None:
+    """Find a policy by density matching (Fast AutoAugment); stopped, the same command goes on."""
+    from sla.cli.display import TrainingDisplay
+    from sla.cli.output import check_writable
+    from sla.disk import replacing
+    from sla.errors import shown
+    from sla.training.config import make_config, parse_assignment, with_values
+    from sla.training.search import SearchSettings, search_policy
+
+    given: dict[str, Any] = {
+        "data.source": data,
+        "data.per_class": per_class,
+        "method.name": "baseline",
+        "model.backbone": backbone,
+        "augment": augment,
+        "run.seed": seed,
+    }
+    named = {key: value for key, value in given.items() if value is not None}
+    config = make_config(with_values({}, named | dict(parse_assignment(text) for text in assign or [])))
+    settings = SearchSettings(folds=folds, trials=trials, images=images, minutes=minutes, seed=seed)
+    check_writable(out)
+    folder = work or out.with_suffix(".search")
+    with TrainingDisplay(sys.stdout.isatty()) as display:
+        display.say(f"what is finished is kept in {shown(folder)}: stopped, the same command goes on")
+        found = search_policy(
+            config,
+            settings,
+            folder,
+            shlex.join(["sla", *sys.argv[1:]]),
+            say=display.say,
+            tell=display.reading,
+            watch=display.watch,
+        )
+    with replacing(out) as file:
+        file.write(write_policy(found).encode())
+    count = len(found["sub_policies"])
+    print(f"{count} sub-policies: {shown(out)}")
+    print(f"to use them: sla train {shlex.quote(data)} --augment 'policy({shown(out)}), {found['augment']}'")
+
+
+def write_policy(content: dict[str, Any]) -> str:
+    """A policy file as text, one sub-policy a line."""
+    rest = {key: value for key, value in content.items() if key != "sub_policies"}
+    lines = ",\n  ".join(json.dumps(sub_policy) for sub_policy in content["sub_policies"])
+    return json.dumps(rest, indent=1).removesuffix("\n}") + ',\n "sub_policies": [\n  ' + lines + "\n ]\n}\n"
