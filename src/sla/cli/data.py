@@ -79,7 +79,7 @@ def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Ro
     """Get a dataset, unless it is there: the official address first, then the mirrors."""
     from sla.data.datasets import get as get_dataset
 
-    with _progress() as progress:
+    with show_progress() as progress:
         got = get_dataset(name, root=root, progress=progress)
     typer.echo(f"{name}: {got.folder} ({got.route})")
 
@@ -99,7 +99,7 @@ def check(
 
     if sheet is not None:
         check_writable(sheet)
-    with _progress() as progress:
+    with show_progress() as progress:
         found = check_dataset(data, root=root, sheet=sheet, pixels=pixels, progress=progress)
     for line in _check_lines(found):
         typer.echo(line)
@@ -154,7 +154,7 @@ def _numbers(values: tuple[float, ...]) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator["Progress"]:
+def show_progress() -> Iterator["Progress"]:
     """A bar on a terminal; elsewhere a line when something begins."""
     begun: dict[str, Any] = {}
     if not sys.stderr.isatty():
