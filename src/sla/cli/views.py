@@ -10,7 +10,7 @@ def views(
     candidates: Annotated[
         str | None, typer.Option(help="Sets of views with commas between, as in rot4,rgb3,rot4*rgb3.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long to learn; 300 steps by default.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="How long to learn; about one by default.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
 ) -> None:
     """Which views can be told: a small network learns it, and is measured on held-out images.

@@ -25,8 +25,8 @@ from sla.views import ColorPermutation, Product, Views, expand_views, parse_view
 
 CANDIDATES = ("rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3")
 SMALL, LARGE = 32, 64  # pixels a side at which photographs are looked at: from scratch, pretrained
-IMAGES, FROZEN_IMAGES = 20_000, 2000  # training images looked at, at most
-FROZEN_HELD_OUT, HEAD_STEPS = 250, 150
+IMAGES = 20_000  # training images looked at, at most
+FROZEN_STEPS, FROZEN_HELD_OUT, HEAD_STEPS = 32, 250, 150
 WIDTHS, BATCH, STEPS, RATE = (24, 48, 96), 64, 300, 0.1
 
 Progress = Callable[[str, int, int], None]  # what is done, how far, of how much
@@ -74,7 +74,7 @@ def probe_views(
     candidates: Sequence[Views],
     *,
     seed: int = 0,
-    steps: int = STEPS,
+    steps: int | None = None,
     minutes: float | None = None,
     progress: Progress | None = None,
 ) -> list[ViewAccuracy]:
@@ -84,14 +84,16 @@ def probe_views(
     as many are made as fit. Classes are not looked at.
     """
     tell = progress or (lambda what, done, total: None)
-    probe = _Probe(train.images.shape, candidates, seed)
-    train = _small(train, probe.images, probe.size, tell)
-    held_out = _small(held_out, probe.held_out, probe.size, tell)
-    if minutes is not None and not probe.frozen:
-        timed, start = _Probe(train.images.shape, candidates, seed), time.monotonic()
-        timed.learn(train, 8, seed, lambda *_: None)
-        steps = max(int(60 * minutes / (time.monotonic() - start) * 8), 8)
-    probe.learn(train, steps, seed, tell)
+    shape = train.images.shape
+    probe = _Probe(shape, candidates, seed)
+    many = IMAGES if minutes is not None or not probe.frozen else FROZEN_STEPS * BATCH
+    train = _small(train, many, probe.size, tell)
+    held_out = _small(held_out, FROZEN_HELD_OUT if probe.frozen else ENOUGH, probe.size, tell)
+    if minutes is not None:
+        timed, start = _Probe(shape, candidates, seed), time.monotonic()
+        timed.learn(train, 3, seed, lambda *_: None)
+        steps = max(int(60 * minutes / (time.monotonic() - start) * 3), 3)
+    probe.learn(train, steps or (FROZEN_STEPS if probe.frozen else STEPS), seed, tell)
     return probe.measure(held_out, tell)
 
 
@@ -105,14 +107,12 @@ class _Probe:
         channels, tiny = shape[0], max(shape[1:]) <= TINY and shape[1] == shape[2]
         self.candidates, self.frozen = candidates, not tiny and channels == 3 and has_pretrained()
         self.size = max(shape[1:]) if tiny else LARGE if self.frozen else SMALL
-        self.images = FROZEN_IMAGES if self.frozen else IMAGES
-        self.held_out = FROZEN_HELD_OUT if self.frozen else ENOUGH
         mean, std = (0.5,) * channels, (0.25,) * channels
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "probe"))
             if self.frozen:
                 self.backbone = create_backbone("efficientnet_lite0", pretrained=True)
-                mean, std = self.backbone.preprocessing.mean, self.backbone.preprocessing.std  # type: ignore[union-attr, assignment]
+                mean, std = self.backbone.preprocessing.mean, self.backbone.preprocessing.std  # type: ignore[assignment]
             else:
                 self.backbone = _network(channels)
             width = int(self.backbone.num_features)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class _Probe:
     def learn(self, train: Dataset, steps: int, seed: int, tell: Progress) -> None:
         """Every step shows each image through one random view of each candidate."""
         if self.frozen:
-            return self._learn_heads(train, seed, tell)
+            return self._learn_heads(train, steps, seed, tell)
         module = nn.ModuleList([self.backbone, self.heads]).train()
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9, nesterov=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, max(steps, 2), cycle_momentum=False)
@@ -142,10 +142,9 @@ class _Probe:
             schedule.step()
             tell("telling views", step + 1, steps)
 
-    def _learn_heads(self, train: Dataset, seed: int, tell: Progress) -> None:
+    def _learn_heads(self, train: Dataset, steps: int, seed: int, tell: Progress) -> None:
         """Each image is looked at once for each candidate; then the heads learn from all features at once."""
         found, told = [], []
-        steps = -(-len(train) // min(BATCH, len(train)))
         self.backbone.eval()
         with torch.no_grad():
             for step, (seen, index) in enumerate(self._batches(train, steps, seed)):
@@ -161,7 +160,7 @@ class _Probe:
                 optimizer.step()
 
     def _batches(self, train: Dataset, steps: int, seed: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Images (k*B, ...) through a random view for each of k candidates, and the views' numbers, k of (B,)."""
+        """Images (k*B, ...), through a random view for each of k candidates, and its number, k of (B,)."""
         for batch in TrainLoader(train, min(BATCH, len(train)), seed=seed, steps=steps):
             images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
             index = [batch.draws.integers(f"probe.{views.text}", len(views)) for views in self.candidates]

@@ -29,6 +29,7 @@ from sla.training.distributed import Group, join_group, leave_group
 from sla.training.findings import describe_data
 from sla.training.loop import Trainer, Watch, measure_seconds
 from sla.training.plan import AUTO, Plan, make_plan, with_absolute_source, with_views
+from sla.training.probe import fitting
 from sla.training.result import make_result
 from sla.training.run import Run
 from sla.training.stop import Stop
@@ -168,10 +169,9 @@ def _prepare(
         if search:
             plan, spent = settle_views(plan, group, say, progress)
         else:
-            say(
-                f"views: {', '.join(TRIED)} will be tried; the time is that of {TRIED[0]}, without the search"
-            )
-            plan = with_views(plan, TRIED[0])
+            tried = [views.text for views in fitting(TRIED, len(plan.config.model.mean or ()))]
+            say(f"views: {', '.join(tried)} will be tried; the time is of {tried[0]}, without the search")
+            plan = with_views(plan, tried[0])
         for line in plan.reasons[chosen:]:
             say(line)
     return _settle(plan, group, say, told, spent)
