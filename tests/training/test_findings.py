@@ -75,7 +75,18 @@ def test_dry_run_says_it_all_and_leaves_nothing(photos, tmp_path, monkeypatch):
     assert "4 iterations of 4 images" in told
     assert "seconds of training, not compiled" in told
     assert sorted(path for path in tmp_path.rglob("*")) == before
-    told = sla("train", "digits", "--dry-run", "--views", "auto", "--compare", "baseline", *SMALL)
+    told = sla(
+        "train",
+        "digits",
+        "--dry-run",
+        "--views",
+        "auto",
+        "--compare",
+        "baseline",
+        *SMALL,
+        "--set",
+        "run.batch_size=8",
+    )
     assert "views: rot4, rot2 will be tried" in told
     assert told.count("10 classes; images") == 2
     assert sorted(path for path in tmp_path.rglob("*")) == before

@@ -41,7 +41,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def textures():
-    return benchmark.textures(1600, 16)
+    return benchmark.textures(1200, 12)
 
 
 def grey(dataset):
@@ -49,7 +49,7 @@ def grey(dataset):
     return Dataset(ArrayImages(pixels), dataset.targets, dataset.classes)
 
 
-def verdicts(train, held_out, candidates, steps=120):
+def verdicts(train, held_out, candidates, steps=60):
     views = fitting(candidates, train.images.shape[0])
     return {one.views.text: one.verdict for one in probe_views(train, held_out, views, steps=steps)}
 
@@ -91,10 +91,10 @@ def test_a_product_is_worth_its_worst_factor():
 
 def test_rotation_is_advised_against_on_textures_and_for_on_digits(textures):
     train, held_out = hold_out(textures, 0.4)
-    on_textures = verdicts(train, held_out, ("rot4", "rot2", "rgb3", "rot4*rgb3"))
-    assert on_textures == {"rot4": CANNOT, "rot2": CANNOT, "rgb3": CAN, "rot4*rgb3": CANNOT}
+    on_textures = verdicts(train, held_out, ("rot4", "rgb3", "rot4*rgb3"))
+    assert on_textures == {"rot4": CANNOT, "rgb3": CAN, "rot4*rgb3": CANNOT}
     train, held_out = hold_out(load("digits").train, 0.2)
-    assert verdicts(train, held_out, ("rot4", "rot2", "rgb3")) == {"rot4": CAN, "rot2": CAN}
+    assert verdicts(train, held_out, ("rot4", "rgb3"), 120) == {"rot4": CAN}
 
 
 def test_the_probe_follows_from_its_seed_and_does_not_touch_random_state(textures):
@@ -123,20 +123,15 @@ def test_a_trained_run_says_how_well_it_tells_its_views(tmp_path):
     run = train(make_config(parts), tmp_path / "run", say=told.append)
     found = run.result["view_accuracy"]
     plan = make_plan(make_config(parts))
-    right, count = [0] * 4, len(plan.val)
+    right, count = [], len(plan.val)
+    mean, std = torch.tensor(run.config.model.mean), torch.tensor(run.config.model.std)
+    images = (plan.val.read(range(count)).images / 255 - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
     run.model.eval()
     with torch.inference_mode():
-        for place in range(count):
-            image = plan.val.read([place]).images.float() / 255
-            mean, std = (
-                torch.tensor(run.config.model.__dict__[key])[:, None, None] for key in ("mean", "std")
-            )
-            for view in range(4):
-                logits = run.model.heads["joint"](
-                    run.model.features(torch.rot90((image - mean) / std, view, (2, 3)))
-                )
-                by_view = logits.softmax(1).view(10, 4).sum(0)
-                right[view] += int(by_view.argmax()) == view
+        for view in range(4):
+            logits = run.model.heads["joint"](run.model.features(torch.rot90(images, view, (2, 3))))
+            by_view = logits.softmax(1).view(count, 10, 4).sum(1)
+            right.append(int((by_view.argmax(1) == view).sum()))
     assert found["on"] == "val"
     assert found["images"] == count
     assert [one[0] for one in found["by_view"].values()] == pytest.approx([100 * r / count for r in right])
@@ -153,12 +148,12 @@ def test_methods_without_a_head_for_views_say_nothing():
 
 
 def test_the_page_has_the_advice_and_survives_a_damaged_result():
-    by_view = {"0°": [90, 80, 95], "<b>": [70, 60, 80]}
+    by_view = {"0°": [90, 80, 95], "<script>": [70, 60, 80]}
     found = {"accuracy": 80, "interval": [70, 90], "by_view": by_view, "chance": 50.0, "images": 30}
     page = views_told_part({"view_accuracy": {**found, "on": "val", "advice": "Try <this>."}})
     assert "Try &lt;this&gt;." in page
-    assert "&lt;b&gt;" in page
-    assert "<b>" not in page
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
     for damaged in ({}, {"view_accuracy": None}, {"view_accuracy": {**found, "by_view": 3}}):
         assert views_told_part(damaged) == ""
 
