@@ -4,12 +4,11 @@
 
 Digits and textures are made here; cifar10 is measured where `sla data get cifar10` has put it, and each
 folder that is named besides. Writes results/view_accuracy.csv and the table in docs/views.md; rows of data
-that is not there now are kept. About a minute a dataset on one core.
+that is not there now are kept. About a minute a dataset on a free core.
 """
 
 import csv
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 REPOSITORY = Path(__file__).resolve().parents[1]
 TABLE = REPOSITORY / "results" / "view_accuracy.csv"
 PAGE = REPOSITORY / "docs" / "views.md"
-COLUMNS = ["data", "views", "num_views", "images", "accuracy", "low", "high", "verdict", "seconds"]
+COLUMNS = ["data", "views", "num_views", "images", "accuracy", "low", "high", "verdict"]
 
 
 def textures(count: int = 2400, size: int = 32, seed: int = 0):
@@ -46,17 +45,15 @@ def measure(name: str, source: str) -> list[dict[str, object]]:
     from sla.data.protocols import hold_out
     from sla.training.probe import CANDIDATES, fitting, look_at_views, probe_views
 
-    started = time.monotonic()
     if name == "textures":
         found = probe_views(*hold_out(textures(), 0.25), fitting(CANDIDATES, 3))
     else:
         found = look_at_views(source)
-    seconds = f"{time.monotonic() - started:.0f}"
     rows = []
     for one in found:
         row = {"data": name, "views": one.views.text, "num_views": len(one.views), "images": one.images}
         row |= {key: f"{value:.2f}" for key, value in zip(COLUMNS[4:7], one.accuracy, strict=True)}
-        rows.append({**row, "verdict": one.verdict, "seconds": seconds})
+        rows.append({**row, "verdict": one.verdict})
     return rows
 
 
