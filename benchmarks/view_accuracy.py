@@ -90,9 +90,15 @@ def main(*named: str) -> None:
         writer.writerows(rows)
     with open(TABLE, newline="") as file:
         table = render(list(csv.DictReader(file)))
+    write_table(table)
+
+
+def write_table(table: str) -> None:
+    """Put the table between its marks in the page; what stands around it stays."""
     before, start, rest = PAGE.read_text().partition("<!-- view_accuracy -->\n")
-    _, end, after = rest.partition("\n<!-- end -->")
-    PAGE.write_text(before + start + table + end + after)
+    _, end, after = rest.partition("<!-- end -->")
+    assert start and end, f"{PAGE} has no place for the table"
+    PAGE.write_text(f"{before}{start}{table}\n{end}{after}")
 
 
 if __name__ == "__main__":
