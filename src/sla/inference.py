@@ -51,6 +51,11 @@ def aggregate_views(joint_logits: Tensor, num_views: int, mean: str = "logits") 
     return average_views(blocks.diagonal(dim1=1, dim2=3).transpose(1, 2), mean)
 
 
+def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
+    """How likely each view is, whatever the class: (B, N*M) -> (B, M), log sum_i P(i, j | x)."""
+    return by_view(joint_logits.log_softmax(-1), num_views).logsumexp(-2)
+
+
 def average_views(class_logits: Tensor, mean: str = "logits") -> Tensor:
     """Class logits of each view, (B, M, N), averaged over the views: (B, N)."""
     check_mean(mean)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sla.criteria import Criterion, cross_entropy
 from sla.errors import InputError, SLAWarning, nearest
 from sla.heads import JointHead, PlainHead
-from sla.inference import aggregate_views, average_views, select_view
+from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
 from sla.labels import Target
 from sla.losses import VIEW_REDUCTIONS, data_augmentation_loss, distillation_loss, sla_loss, view_loss
 from sla.views import Identity, Rotation, Views, check_views, expand_views, take_views
@@ -63,6 +63,10 @@ class Method:
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, mean: str) -> Tensor:
         """Class logits (B, N) from features (B*M, D) of all views."""
         return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), mean)
+
+    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+        """Logits (B, M) of the view that each image was seen through; None where nothing learns to tell."""
+        return None
 
     def _per_image(self, views: Tensor | None) -> int:
         return len(self.views) if views is None else views.shape[1]
@@ -140,6 +144,10 @@ class MultiTask(DataAugmentation):
             "view": by_view.detach(),
             "output": by_class["output"],
         }
+
+    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+        """What the view's own head says."""
+        return heads["view"](features)
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,10 @@ class SLA(Method):
         if mean == "marginal":
             return aggregate_views(heads["joint"](features), len(self.views), mean)
         return average_views(heads["joint"].own_blocks(features), mean)  # type: ignore[operator]
+
+    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+        """The joint head's answer, whatever the class."""
+        return marginal_over_classes(heads["joint"](features), len(self.views))
 
 
 class Several(Method):

@@ -33,7 +33,7 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def share(hits: int, count: int) -> Interval:
+def share(hits: float, count: int) -> Interval:
     """`hits` of `count` as a share in percent, with its 95% interval by Wilson's score."""
     if count < 1:
         return Interval(math.nan, 0.0, 100.0)

@@ -240,14 +240,15 @@ def test_no_module_reaches_upwards(module):
             assert outside == "torch" or outside in sys.stdlib_module_names, f"{module} imports {name}"
 
 
-def test_the_table_of_views_is_made_from_its_results():
+@pytest.mark.parametrize(("name", "count"), [("finetune_views", 5), ("view_accuracy", 17)])
+def test_the_tables_of_views_are_made_from_their_results(name, count):
     import csv
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("views", REPOSITORY / "benchmarks" / "finetune_views.py")
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with open(module.TABLE, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(module.WAYS)
+    assert len(rows) == count
     assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import augment, compare, data, demo, evaluate, predict, report, reproduce, train
+from sla.cli import augment, compare, data, demo, evaluate, predict, report, reproduce, train, views
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(report.report)
 app.command()(compare.compare)
+app.command()(views.views)
 app.command()(demo.demo)
 
 

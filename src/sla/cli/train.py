@@ -20,7 +20,9 @@ def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
     out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
-    views: Annotated[str | None, Option(help="What the label also says: rot4, rgb3, rot4*rgb3, ...")] = None,
+    views: Annotated[
+        str | None, Option(help="What the label also says: rot4, rgb3, rot4*rgb3, or auto.")
+    ] = None,
     backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
     augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
@@ -35,6 +37,7 @@ def train(
     on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write the run's page, report.html, at its end.")] = True,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be done, and stop.")] = False,
 ) -> None:
     """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
     from sla.errors import InputError
@@ -69,6 +72,12 @@ def train(
         if begun and not resume:
             raise InputError(f"{beside}: there already, and --compare would write to it")
         runs.append((make_config(with_values(tree, {"method.name": compare})), beside, begun))
+    if dry_run:
+        if resume:
+            raise InputError("--dry-run looks at a run that has not begun: not with --resume")
+        for settings, _, _ in runs:
+            _preview_one(settings)
+        return
     finished = [_train_one(*run, report) for run in runs]
     if int(os.environ.get("RANK", "0")) == 0:
         _print_results(finished)
@@ -102,6 +111,14 @@ def _write_page(run: "Run", display: "TrainingDisplay") -> None:
         display.say(f"its page: {shown(run.folder / 'report.html')}")
 
 
+def _preview_one(config: "Config") -> None:
+    from sla.cli.display import TrainingDisplay
+    from sla.training.session import preview
+
+    with TrainingDisplay(sys.stdout.isatty()) as display:
+        preview(config, say=display.say, progress=display.reading)
+
+
 def _print_results(runs: "list[Run]") -> None:
     from sla.cli.display import print_table
 
@@ -116,4 +133,8 @@ def _print_results(runs: "list[Run]") -> None:
                     rows.append((label, how + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
         print(f"run: {run.folder}")
     print_table(("", "inference", "accuracy %", "ECE %"), rows)
+    for run in runs:
+        told = run.result.get("view_accuracy")
+        if told is not None:
+            print(f"{run.config.method.name}: {told['advice']}")
     print("* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing.")

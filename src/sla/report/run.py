@@ -20,6 +20,7 @@ from sla.report.calibration import calibration_part, surest_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
 from sla.report.matrix import classes_part, matrix_part
 from sla.report.pictures import Card, cards, sheet, short_name
+from sla.report.views_part import views_told_part
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
@@ -95,6 +96,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         ),
         html.section("The worst mistakes", _mistakes(dataset, logits, targets, classes, temperature or 1.0)),
         html.section("What the model sees", _views(run, dataset, classes)),
+        views_told_part(run.result),
         html.section("What it cost", _cost(run)),
         html.section("How this was made", *_origin(run)),
     )

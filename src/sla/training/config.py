@@ -49,7 +49,8 @@ class MethodConfig(Part):
     name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = Field(
         "sla+sd", description="or baseline, da, mt, sla"
     )
-    views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3")
+    views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3, or auto")
+    views_share: float = Field(0.2, gt=0, lt=1, description="of a run, spent on choosing views when auto")
     views_per_step: int | None = Field(None, ge=1, description="of each image in a step; all M at most")
     beta: float = Field(1.0, ge=0, description="weight of the student's own cross entropy")
     temperature: float = Field(1.0, gt=0, description="of the distillation")

@@ -288,14 +288,14 @@ def spaced(steps: int, count: int) -> set[int]:
     return {math.ceil(steps * (i + 1) / count) for i in range(count)}
 
 
-def measure_seconds(plan: Plan) -> float:
+def measure_seconds(plan: Plan, steps: int = 12) -> float:
     """Seconds of one training step, from a few steps of a model that is then thrown away."""
     run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
     throwaway = plan.config.model_copy(update={"run": run})
     trainer = Trainer(Plan(throwaway, plan.train, None, None, ()), Path(), Group())
     step_module = trainer.prepare(frozen=False)
     times: list[float] = []
-    for batch in TrainLoader(plan.train, trainer.batch_size, seed=0, steps=12, device=trainer.device):
+    for batch in TrainLoader(plan.train, trainer.batch_size, seed=0, steps=steps, device=trainer.device):
         start = time.monotonic()
         trainer.learn(step_module, batch)
         if trainer.device.type == "cuda":

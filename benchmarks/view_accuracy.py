@@ -1,0 +1,105 @@
+"""Which views can be told? `sla views` on digits, CIFAR-10, photographs and textures that have no upside.
+
+    python benchmarks/view_accuracy.py [name=FOLDER ...]
+
+Digits and textures are made here; cifar10 is measured where `sla data get cifar10` has put it, and each
+folder that is named besides. Writes results/view_accuracy.csv and the table in docs/views.md; rows of data
+that is not there now are kept. About a minute a dataset on a free core.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TABLE = REPOSITORY / "results" / "view_accuracy.csv"
+PAGE = REPOSITORY / "docs" / "views.md"
+COLUMNS = ["data", "views", "num_views", "images", "accuracy", "low", "high", "verdict"]
+
+
+def textures(count: int = 2400, size: int = 32, seed: int = 0):
+    """Noise of four kinds, fine or coarse, reddish or bluish: each as likely in any rotation as upright.
+
+    White noise is filtered by a function of the length of its frequency alone, on a torus: no direction and
+    no place differs from another.
+    """
+    from sla.data.store import ArrayImages, Dataset
+
+    draws, targets = np.random.default_rng(seed), np.arange(count) % 4
+    along = np.fft.fftfreq(size)
+    length = np.hypot(along[:, None], along)
+    noise = np.fft.fft2(draws.normal(size=(count, size, size)))
+    middle = np.where(targets % 2, 0.1, 0.25)[:, None, None]
+    grey = np.fft.ifft2(noise * np.exp(-((length - middle) ** 2) / 0.005)).real
+    grey /= grey.std((1, 2), keepdims=True)
+    tint = np.where((targets < 2)[:, None], [1.0, 0.6, 0.3], [0.3, 0.6, 1.0])
+    pixels = 128 + 40 * tint[:, :, None, None] * (grey[:, None] + 1)
+    images = torch.from_numpy(pixels.clip(0, 255).astype(np.uint8))
+    return Dataset(ArrayImages(images), targets, ("red fine", "red coarse", "blue fine", "blue coarse"))
+
+
+def measure(name: str, source: str) -> list[dict[str, object]]:
+    from sla.data.protocols import hold_out
+    from sla.training.probe import CANDIDATES, fitting, look_at_views, probe_views
+
+    if name == "textures":
+        found = probe_views(*hold_out(textures(), 0.25), fitting(CANDIDATES, 3))
+    else:
+        found = look_at_views(source)
+    rows = []
+    for one in found:
+        row = {"data": name, "views": one.views.text, "num_views": len(one.views), "images": one.images}
+        row |= {key: f"{value:.2f}" for key, value in zip(COLUMNS[4:7], one.accuracy, strict=True)}
+        rows.append({**row, "verdict": one.verdict})
+    return rows
+
+
+def render(rows: list[dict[str, str]]) -> str:
+    lines = [
+        "| data | views | M | guessing % | told % | 95% interval | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        numbers = f"{100 / int(row['num_views']):.1f} | {float(row['accuracy']):.1f}"
+        interval = f"{float(row['low']):.1f} to {float(row['high']):.1f}"
+        views = f"`{row['views']}` | {row['num_views']}"
+        lines.append(f"| {row['data']} | {views} | {numbers} | {interval} | {row['verdict']} |")
+    return "\n".join(lines)
+
+
+def main(*named: str) -> None:
+    from sla.data.datasets import find
+
+    kept: dict[str, list] = {}
+    if TABLE.exists():
+        with open(TABLE, newline="") as file:
+            for row in csv.DictReader(file):
+                kept.setdefault(row["data"], []).append(row)
+    sources = {"digits": "digits", "textures": ""} | ({"cifar10": "cifar10"} if find("cifar10") else {})
+    sources |= dict(text.split("=", 1) for text in named)
+    for name, source in sources.items():
+        kept[name] = measure(name, source)
+        print(name, *(f"{row['views']} {row['accuracy']}" for row in kept[name]), sep="  ")
+    rows = [row for name in sorted(kept) for row in kept[name]]
+    with open(TABLE, "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    with open(TABLE, newline="") as file:
+        table = render(list(csv.DictReader(file)))
+    write_table(table)
+
+
+def write_table(table: str) -> None:
+    """Put the table between its marks in the page; what stands around it stays."""
+    before, start, rest = PAGE.read_text().partition("<!-- view_accuracy -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    assert end, f"{PAGE} has no place for the table"
+    PAGE.write_text(f"{before}{start}{table}\n{end}{after}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

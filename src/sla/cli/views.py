@@ -1,0 +1,40 @@
+"""`sla views`: which views can be told in these images, before any training."""
+
+from typing import Annotated
+
+import typer
+
+
+def views(
+    data: Annotated[str, typer.Argument(help="A folder, a CSV, or a known dataset's name.")],
+    candidates: Annotated[
+        str | None, typer.Option(help="Sets of views with commas between, as in rot4,rgb3,rot4*rgb3.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="How long to learn; about one by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+) -> None:
+    """Which views can be told: a small network learns it, and is measured on held-out images.
+
+    Where a view cannot be told, SLA by it cannot help. Where it can, a gain is possible, not promised.
+    """
+    from sla.cli.display import print_table
+    from sla.cli.output import showing_progress
+    from sla.errors import InputError
+    from sla.training.probe import CANDIDATES, look_at_views, split_candidates
+    from sla.training.view_accuracy import CAN, advise
+
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"--minutes must be above 0, not {minutes}")
+    named = split_candidates(candidates) if candidates is not None else CANDIDATES
+    with showing_progress() as progress:
+        found = look_at_views(data, named, seed=seed, minutes=minutes, progress=progress)
+    rows = []
+    for one in found:
+        mean, low, high = one.accuracy
+        told = f"{mean:.1f}", f"{low:.1f} to {high:.1f}", one.verdict
+        rows.append((one.views.text, len(one.views), f"{one.chance:.1f}", *told))
+    print_table(("views", "M", "guessing %", "told %", "95% interval", "verdict"), rows)
+    good = [one.views.text for one in found if one.verdict == CAN]
+    for one in found:
+        print(advise(one, good))
+    print(f"Measured on {found[0].images:,} held-out images that the small network did not learn from.")
