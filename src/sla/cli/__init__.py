@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import data, demo, evaluate, predict, report, train
+from sla.cli import data, demo, evaluate, fewshot, predict, report, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(report.report)
 app.command()(demo.demo)
+app.add_typer(fewshot.app, name="fewshot")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""What every few-shot method offers: adapt to a support set, then score queries; whole batches of episodes."""
+"""What every few-shot method offers: adapt to a support set, score queries; whole batches of episodes."""
 
 import torch
 import torch.nn.functional as F

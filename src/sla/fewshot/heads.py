@@ -12,8 +12,8 @@ from sla.fewshot.svm import SVM
 
 HEADS: dict[str, type[Head]] = {"protonet": Prototypes, "ridge": Ridge, "r2d2": R2D2, "svm": SVM}
 NO_DISTILLATION = (
-    "self-distillation is not defined for few-shot classes: its student is a head over the classes of training, "
-    "and an episode's classes are new ones"
+    "self-distillation is not defined for few-shot classes: its student is a head over the classes of "
+    "training, and an episode's classes are new ones"
 )
 
 

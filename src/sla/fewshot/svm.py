@@ -47,7 +47,7 @@ def solve_svm(kernel: Tensor, labels: Tensor, c: float = 0.1, iterations: int = 
 
     Differentiable in the kernel, through the conditions that hold at the optimum.
     """
-    solution: Tensor = _Solve.apply(kernel.double(), labels.double(), c, iterations)  # type: ignore[no-untyped-call]
+    solution: Tensor = _Solve.apply(kernel.double(), labels.double(), c, iterations)
     return solution.to(kernel.dtype)
 
 
