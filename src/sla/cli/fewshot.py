@@ -94,7 +94,7 @@ def evaluate(
     which: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
     json_: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Accuracy over many episodes of unseen classes with its 95% interval; of two runs, the difference too."""
+    """Accuracy over many episodes of unseen classes with its interval; of two runs, the difference too."""
     import json
 
     from sla.cli.display import TrainingDisplay, print_table
