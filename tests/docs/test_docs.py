@@ -29,8 +29,20 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "adapters": {"core", "factory"},
     "export": {"core", "backbones", "factory"},
     "demo": {"core", "data", "factory", "stats"},
+    "fewshot": {"core", "data", "backbones", "factory", "stats", "training"},
     "report": {"core", "data", "demo", "stats", "training"},
-    "cli": {"core", "backbones", "data", "factory", "stats", "training", "export", "demo", "report"},
+    "cli": {
+        "core",
+        "backbones",
+        "data",
+        "factory",
+        "stats",
+        "training",
+        "export",
+        "demo",
+        "fewshot",
+        "report",
+    },
     "__main__": {"cli"},
     "__init__": {"core", "backbones", "factory"},
 }
@@ -118,6 +130,15 @@ def test_training_page_names_every_key():
 
     page = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
     for key, default, meaning in describe_keys():
+        assert f"| `{key}` | {default} | {meaning} |" in page
+
+
+def test_few_shot_page_names_every_key():
+    from sla.fewshot.config import FewShotConfig
+    from sla.training.config import describe_keys
+
+    page = (REPOSITORY / "docs" / "fewshot.md").read_text(encoding="utf-8")
+    for key, default, meaning in describe_keys(FewShotConfig):
         assert f"| `{key}` | {default} | {meaning} |" in page
 
 
