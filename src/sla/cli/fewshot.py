@@ -1,6 +1,7 @@
 """`sla fewshot`: a few pictures of each of a few things, then the next one."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -175,15 +176,17 @@ def predict(
     """Which of the things in the support folder is on these pictures? No training."""
     import json
 
-    from sla.cli.display import print_table
+    from sla.cli.display import TrainingDisplay, print_table
     from sla.cli.predict import find_pictures
     from sla.fewshot.predict import adapt_to_folder, classify_files
     from sla.fewshot.run import open_tested
 
     model = open_tested(run, which, method, views).model
     paths = find_pictures(files)
-    known = adapt_to_folder(model, support)
-    best = classify_files(model, known, paths).topk(min(top, len(known.classes)), 1)
+    with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
+        known = adapt_to_folder(model, support, partial(display.reading, "support"))
+        answers = classify_files(model, known, paths, partial(display.reading, "pictures"))
+    best = answers.topk(min(top, len(known.classes)), 1)
     rows = []
     for path, values, places in zip(paths, best.values.tolist(), best.indices.tolist(), strict=True):
         named = [(known.classes[place], value) for place, value in zip(places, values, strict=True)]

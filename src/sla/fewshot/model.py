@@ -143,4 +143,4 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
         raise InputError(f"{path}: not a few-shot model that sla wrote") from None
     except Exception as error:  # whatever a damaged description leads to
         raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
-    return model.to(device).eval()
+    return model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sla.data.files import FileImages
+from sla.data.files import FileImages, Tick
 from sla.data.index import Index
 from sla.data.scan import open_index
 from sla.data.store import Dataset
@@ -31,7 +31,7 @@ class Support(NamedTuple):
     checked: tuple[int, int] | None  # right and all, of the support pictures held out in turn
 
 
-def adapt_to_folder(model: FewShotModel, folder: str | Path) -> Support:
+def adapt_to_folder(model: FewShotModel, folder: str | Path, tick: Tick | None = None) -> Support:
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
     if not path.is_dir():
@@ -41,7 +41,7 @@ def adapt_to_folder(model: FewShotModel, folder: str | Path) -> Support:
     index = open_index(path)
     _say_unequal(path, index)
     paths = [index.paths[row] for row in range(len(index))]
-    features, targets = _features(model, paths), torch.from_numpy(index.targets)
+    features, targets = _features(model, paths, tick), torch.from_numpy(index.targets)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
         warnings.warn(
@@ -55,9 +55,11 @@ def adapt_to_folder(model: FewShotModel, folder: str | Path) -> Support:
 
 
 @torch.inference_mode()
-def classify_files(model: FewShotModel, support: Support, files: Sequence[str | Path]) -> Tensor:
+def classify_files(
+    model: FewShotModel, support: Support, files: Sequence[str | Path], tick: Tick | None = None
+) -> Tensor:
     """Probabilities (n, way) of image files, in their order."""
-    query = _features(model, [str(file) for file in files])
+    query = _features(model, [str(file) for file in files], tick)
     logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
     return (logits / support.temperature).softmax(1)
 
@@ -99,11 +101,13 @@ def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: 
         return model.class_logits(joint)[model.kinds[-1]][0].cpu()
 
 
-def _features(model: FewShotModel, paths: list[str]) -> Tensor:
+def _features(model: FewShotModel, paths: list[str], tick: Tick | None) -> Tensor:
     """(n, M, D), on the device of the model."""
     stored = model.about["preprocessing"]["stored_size"]
     dataset = Dataset(FileImages(paths, (stored, stored)), np.zeros(len(paths), np.int64), ("picture",))
-    return embed(model, dataset, make_pipeline(model), batch_size=32).to(next(model.parameters()).device)
+    return embed(model, dataset, make_pipeline(model), batch_size=32, tick=tick).to(
+        next(model.parameters()).device
+    )
 
 
 def _say_unequal(path: Path, index: Index) -> None:

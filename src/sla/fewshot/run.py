@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sla.data.augment import Pipeline
 from sla.data.class_splits import load_class_splits
@@ -77,7 +78,8 @@ class Pretrained:
             "views": views,
             "reading": "unit",
         }
-        self.model = build_model(about, pretrained=True).to(device).eval()
+        self.model = build_model(about, pretrained=True).eval()
+        self.model = self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         known = getattr(self.model.backbone, "preprocessing", None)
         if known is None:
             raise InputError(
