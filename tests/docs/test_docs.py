@@ -124,6 +124,15 @@ def test_training_page_names_every_key():
         assert f"| `{key}` | {default} | {meaning} |" in page
 
 
+def test_few_shot_page_names_every_key():
+    from sla.fewshot.config import FewShotConfig
+    from sla.training.config import describe_keys
+
+    page = (REPOSITORY / "docs" / "fewshot.md").read_text(encoding="utf-8")
+    for key, default, meaning in describe_keys(FewShotConfig):
+        assert f"| `{key}` | {default} | {meaning} |" in page
+
+
 def run_sla(words: list[str]) -> str:
     """A command run in this process: what it printed. It must end well."""
     from typer.testing import CliRunner

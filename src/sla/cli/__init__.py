@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import augment, compare, data, demo, evaluate, predict, report, reproduce, train, views
+from sla.cli import augment, compare, data, demo, evaluate, fewshot, predict, report, reproduce, train, views
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(report.report)
 app.command()(compare.compare)
 app.command()(views.views)
 app.command()(demo.demo)
+app.add_typer(fewshot.app, name="fewshot")
 
 
 def _show_version(wanted: bool) -> None:

@@ -27,21 +27,12 @@ def predict(
 ) -> None:
     """Class names with calibrated probabilities."""
     from sla.cli.display import print_table
-    from sla.data.scan import EXTENSIONS
     from sla.errors import InputError
     from sla.training.run import Run
 
     if json_ and csv_:
         raise InputError("--json or --csv, not both")
-    opened = Run(run, which)
-    paths: list[Path] = []
-    for file in files:
-        found = [file]
-        if file.is_dir():
-            found = sorted(path for path in file.rglob("*") if path.suffix[1:].lower() in EXTENSIONS)
-        if not found:
-            raise InputError(f"{file}: no pictures in it")
-        paths += found
+    opened, paths = Run(run, which), find_pictures(files)
     if on_bad_image == "skip":
         paths = _readable(opened, paths)
     labels, probabilities = opened.predict(paths, how)
@@ -62,6 +53,22 @@ def predict(
         rows.append((path, *(f"{name} {100 * value:.1f}%" for name, value in named)))
     if not json_:
         print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+
+
+def find_pictures(files: list[Path]) -> list[Path]:
+    """The files, and the pictures in those that are folders."""
+    from sla.data.scan import EXTENSIONS
+    from sla.errors import InputError
+
+    paths: list[Path] = []
+    for file in files:
+        found = [file]
+        if file.is_dir():
+            found = sorted(path for path in file.rglob("*") if path.suffix[1:].lower() in EXTENSIONS)
+        if not found:
+            raise InputError(f"{file}: no pictures in it")
+        paths += found
+    return paths
 
 
 def _readable(run: "Run", paths: list[Path]) -> list[Path]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sla.data.draws import Draws, generator
+from sla.data.episodes import Episodes
 from sla.data.store import ArrayImages, Dataset, Pixels
 from sla.errors import InputError, SLAError, nearest
 
@@ -134,6 +135,41 @@ class EvalLoader:
             places = self.share[step * self.batch_size : (step + 1) * self.batch_size]
             draws = Draws(self.seed, 0, len(self.dataset), places.start, places.stop)
             yield _Request(step, np.arange(places.start, places.stop), draws)
+
+
+class EpisodeLoader:
+    """Batches `start_step` to `steps` of `count` episodes each, endless and seeded as the episodes are.
+
+    A batch has the support images of all its episodes, then their queries: count*way*shot + count*way*query.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        episodes: Episodes,
+        count: int,
+        *,
+        steps: int,
+        start_step: int = 0,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dataset, self.episodes, self.count = dataset, episodes, count
+        self.steps = range(start_step, steps)
+        self.workers, self.device = workers, torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; worker processes live until the iteration ends or is left."""
+        return _batches(self.dataset, self._requests(), self.workers, self.device)
+
+    def _requests(self) -> Iterator[_Request]:
+        for step in self.steps:
+            batch = self.episodes.batch(step * self.count, self.count)
+            places = np.concatenate([batch.support.ravel(), batch.query.ravel()])
+            yield _Request(step, places, Draws(self.episodes.seed, step, len(places)))
 
 
 def epoch_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> Iterator[np.ndarray]:

@@ -1,7 +1,7 @@
 """The configuration of a run: one validated tree. What is None is chosen by `plan` and written back."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -140,19 +140,27 @@ class Config(Part):
     run: RunConfig = RunConfig()
 
 
+Tree = TypeVar("Tree", bound=Part)
 BUDGETS = ("run.iterations", "run.epochs", "run.minutes")
 
 
 def make_config(tree: dict[str, Any], where: str = "configuration") -> Config:
     """Validate a tree of plain values; a wrong key or value is named, with the nearest valid key."""
+    return validate(Config, tree, where)
+
+
+def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
+    """As `make_config`, for any kind of tree."""
     try:
-        return Config.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, keys())}") from None
+            raise InputError(f"{where}: unknown key {key!r}{nearest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "value_error":  # a sentence of our own, which has the value in it
+            raise InputError(f"{where}: {key}: {message}") from None
         raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
 
 
@@ -180,17 +188,20 @@ def describe_keys(part: type[BaseModel] = Config, prefix: str = "") -> list[tupl
     return rows
 
 
-def with_values(tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
+def with_values(
+    tree: dict[str, Any], assignments: dict[str, Any], kind: type[Part] = Config
+) -> dict[str, Any]:
     """The tree with dotted keys set; parts that were not there are made."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
-    named = [key for key in BUDGETS if assignments.get(key) is not None]
+    budgets = [key for key in BUDGETS if key in keys(kind)]
+    named = [key for key in budgets if assignments.get(key) is not None]
     if len(named) > 1:
         raise InputError(f"say how long once: {' or '.join(named)}")
     if named:  # what is said now comes before what a file says
-        assignments = dict.fromkeys(BUDGETS) | assignments
+        assignments = dict.fromkeys(budgets) | assignments
     for dotted, value in assignments.items():
-        if dotted not in keys():
-            raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys())}")
+        if dotted not in keys(kind):
+            raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys(kind))}")
         part, _, name = dotted.rpartition(".")
         if part and result.get(part) is None:
             result[part] = {}  # absent, or an empty line in a file
@@ -225,18 +236,18 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return tree
 
 
-def write_config(config: Config) -> str:
+def write_config(config: Part) -> str:
     """The configuration as YAML; `read_config` and `make_config` give it back."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def differing_keys(a: Config, b: Config) -> list[str]:
+def differing_keys(a: Tree, b: Tree) -> list[str]:
     """`run.seed: 0 is not 1`, for every key in which the two differ."""
 
-    def value(config: Config, dotted: str) -> Any:
+    def value(config: Part, dotted: str) -> Any:
         for name in dotted.split("."):
             config = getattr(config, name)
         return config
 
-    pairs = ((key, value(a, key), value(b, key)) for key in keys())
+    pairs = ((key, value(a, key), value(b, key)) for key in keys(type(a)))
     return [f"{key}: {ours!r} is not {theirs!r}" for key, ours, theirs in pairs if ours != theirs]

@@ -53,6 +53,13 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
             "test": len(plan.test) if plan.test else 0,
         },
         "cost": _cost(trainer),
+        **describe_origin(),
+    }
+
+
+def describe_origin() -> dict[str, Any]:
+    """What made a result, and when."""
+    return {
         "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": find_commit(),
         "command": _command(),
@@ -92,13 +99,14 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
             how: forward * (len(method.views) if how == "aggregated" else 1) for how in method.kinds
         },
         "parameters": count_parameters(trainer.model),
-        "peak_memory_bytes": _peak_memory(trainer.device),
+        "peak_memory_bytes": peak_memory(trainer.device),
         "device": str(trainer.device),
         "processes": trainer.group.world_size,
     }
 
 
-def _peak_memory(device: torch.device) -> int | None:
+def peak_memory(device: torch.device) -> int | None:
+    """The most memory that this process has held so far, in bytes; on a GPU, the GPU's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

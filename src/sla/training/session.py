@@ -66,10 +66,11 @@ def train(
     with ExitStack() as stack:
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))  # the caller's random state is not ours
-        stored = _claim(folder, resume, stack) if group.leads else None
+        if group.leads:
+            claim(folder, resume, stack)
         if resume:
-            tree = stored.model_dump(mode="json") if stored is not None else None
-            stored = make_config(group.share(tree))
+            tree = read_config(folder / "config.yaml") if group.leads else None
+            stored = make_config(group.share(tree), f"{folder}/config.yaml")
             _refuse_differences(stored, config, folder)
             config = stored
         plan = _prepare(config, splits, group, say, progress, fresh=not resume)
@@ -180,8 +181,8 @@ def _prepare(
     return _settle(plan, group, say, told, spent)
 
 
-def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
-    """Make the folder this process's own; the configuration in it when a run goes on."""
+def claim(folder: Path, resume: bool, stack: ExitStack) -> None:
+    """Make the folder this process's own, until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
     unfinished = {".lock", "config.yaml", "metrics.csv"}
     there = folder.is_dir() and any(entry.name not in unfinished for entry in folder.iterdir())
@@ -200,7 +201,6 @@ def _claim(folder: Path, resume: bool, stack: ExitStack) -> Config | None:
     remove_unfinished(folder / "checkpoint")
     if not resume:
         (folder / "metrics.csv").unlink(missing_ok=True)
-    return make_config(read_config(folder / "config.yaml"), f"{folder}/config.yaml") if resume else None
 
 
 def _remove_if_unused(folder: Path) -> None:
@@ -215,17 +215,18 @@ def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
     given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
     if config.method.views == AUTO:  # it was chosen when the run began
         given["method"] = {k: v for k, v in given["method"].items() if k not in ("views", "name")}
-    merged = make_config(_merge(stored.model_dump(mode="json"), given))
+    merged = make_config(merge(stored.model_dump(mode="json"), given))
     different = differing_keys(merged, stored)
     if different:
         raise InputError(f"{folder}: cannot go on with another configuration: {'; '.join(different)}")
 
 
-def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The tree with what is given now in its place, branch by branch."""
     merged = dict(tree)
     for key, value in given.items():
         inner = merged.get(key)
-        merged[key] = _merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
+        merged[key] = merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
     return merged
 
 

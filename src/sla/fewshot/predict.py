@@ -1,0 +1,119 @@
+"""A few labelled pictures of each of a few things, then the next one."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sla.data.files import FileImages, Tick
+from sla.data.index import Index
+from sla.data.scan import open_index
+from sla.data.store import Dataset
+from sla.errors import InputError, SLAWarning, listed, shown
+from sla.fewshot.evaluate import embed
+from sla.fewshot.model import FewShotModel
+from sla.fewshot.run import make_pipeline
+from sla.training.evaluation import evaluating
+from sla.training.metrics import fit_temperature
+
+
+class Support(NamedTuple):
+    """A model adapted to a support folder: what `classify_files` compares pictures with."""
+
+    features: Tensor  # (S, M, D)
+    targets: Tensor  # int64 (S,)
+    classes: tuple[str, ...]
+    temperature: float
+    checked: tuple[int, int] | None  # right and all, of the support pictures held out in turn
+
+
+def adapt_to_folder(model: FewShotModel, folder: str | Path, tick: Tick | None = None) -> Support:
+    """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise InputError(
+            f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
+        )
+    index = open_index(path)
+    _say_unequal(path, index)
+    paths = [index.paths[row] for row in range(len(index))]
+    features, targets = _features(model, paths, tick), torch.from_numpy(index.targets)
+    logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
+    if not len(wanted):
+        warnings.warn(
+            f"{shown(path)}: one picture of each class: nothing to check or calibrate with", SLAWarning
+        )
+        return Support(features, targets, index.classes, 1.0, None)
+    right = int((logits.argmax(1) == wanted).sum())
+    return Support(
+        features, targets, index.classes, cautious_temperature(logits, wanted), (right, len(wanted))
+    )
+
+
+@torch.inference_mode()
+def classify_files(
+    model: FewShotModel, support: Support, files: Sequence[str | Path], tick: Tick | None = None
+) -> Tensor:
+    """Probabilities (n, way) of image files, in their order."""
+    query = _features(model, [str(file) for file in files], tick)
+    logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
+    return (logits / support.temperature).softmax(1)
+
+
+@torch.inference_mode()
+def hold_out_in_turn(
+    model: FewShotModel, features: Tensor, targets: Tensor, way: int
+) -> tuple[Tensor, Tensor]:
+    """Class logits (n, way) and classes (n,) of support images, each judged by the others.
+
+    One image of each class is held out at a time; a class of one image stays in the support set.
+    """
+    turn = torch.zeros_like(targets)
+    for label in range(way):
+        members = (targets == label).nonzero()[:, 0]
+        turn[members] = torch.arange(len(members)) if len(members) > 1 else -1
+    logits, wanted = [torch.zeros(0, way)], [targets[:0]]
+    for number in range(int(turn.max()) + 1):
+        held = turn == number
+        logits.append(_class_logits(model, features[~held], targets[~held], features[held], way))
+        wanted.append(targets[held])
+    return torch.cat(logits), torch.cat(wanted)
+
+
+def cautious_temperature(logits: Tensor, targets: Tensor) -> float:
+    """The temperature of best likelihood, as if one more picture had been taken for its second choice.
+
+    Without that one, a few pictures that are all right would make the model certain of everything.
+    """
+    best = logits.topk(2, 1)
+    typical = (best.values[:, 0] - best.values[:, 1]).argsort()[len(logits) // 2]
+    more = torch.cat([logits, logits[typical : typical + 1]])
+    return fit_temperature(more, torch.cat([targets, best.indices[typical, 1:]]))
+
+
+def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: Tensor, way: int) -> Tensor:
+    with evaluating(model):
+        joint = model.joint_logits(support.unsqueeze(0), targets.unsqueeze(0), query.unsqueeze(0), way)
+        return model.class_logits(joint)[model.kinds[-1]][0].cpu()
+
+
+def _features(model: FewShotModel, paths: list[str], tick: Tick | None) -> Tensor:
+    """(n, M, D), on the device of the model."""
+    stored = model.about["preprocessing"]["stored_size"]
+    dataset = Dataset(FileImages(paths, (stored, stored)), np.zeros(len(paths), np.int64), ("picture",))
+    return embed(model, dataset, make_pipeline(model), batch_size=32, tick=tick).to(
+        next(model.parameters()).device
+    )
+
+
+def _say_unequal(path: Path, index: Index) -> None:
+    counts = np.bincount(index.targets, minlength=len(index.classes))
+    if counts.min() < counts.max():
+        each = listed([f"{shown(name)} {count}" for name, count in zip(index.classes, counts, strict=True)])
+        warnings.warn(
+            f"{shown(path)}: unequal shots: {each}; classes with more pictures are known better", SLAWarning
+        )

