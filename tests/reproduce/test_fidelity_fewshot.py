@@ -8,15 +8,13 @@ from sla.backbones.cost import count_flops, count_parameters
 from sla.data.augment import ColorJitter, Flip, Normalize, RandomCrop
 from sla.data.draws import Draws
 from sla.data.recipe import train_pipeline
+from sla.fewshot.config import FewShotConfig, make_fewshot_config
+from sla.fewshot.loop import rate_factor
+from sla.fewshot.model import build_model
 from sla.reproduce.costs import flop_of, images_of
 from sla.reproduce.paper import experiment
 from sla.reproduce.recipes import cell_settings, recipe
 from sla.training.config import with_values
-
-# Not there yet in every state of the package; imported plainly once it is.
-fewshot_config = pytest.importorskip("sla.fewshot.config")
-fewshot_loop = pytest.importorskip("sla.fewshot.loop")
-fewshot_model = pytest.importorskip("sla.fewshot.model")
 
 CIFAR = (129.377, 124.106, 112.478), (68.209, 65.431, 70.459)  # of pixels up to 255
 MINI = (120.396, 115.594, 104.540), (70.682, 68.276, 72.545)
@@ -31,8 +29,8 @@ NAMES = [
 
 
 def config_of(settings):
-    tree = with_values({}, settings, fewshot_config.FewShotConfig)
-    return fewshot_config.make_fewshot_config(tree)
+    tree = with_values({}, settings, FewShotConfig)
+    return make_fewshot_config(tree)
 
 
 def test_these_are_the_recipes_of_the_table():
@@ -58,7 +56,7 @@ def test_episodes_and_schedule(name):
     assert (part.learning_rate, part.momentum, part.nesterov, part.weight_decay) == (0.1, 0.9, True, 5e-4)
     rates = {0: 0.1, 19_999: 0.1, 20_000: 0.006, 39_999: 0.006, 40_000: 0.0012}
     rates |= {49_999: 0.0012, 50_000: 0.00024, 59_999: 0.00024}
-    found = {step: 0.1 * fewshot_loop.rate_factor(part, step, 60_000) for step in rates}
+    found = {step: 0.1 * rate_factor(part, step, 60_000) for step in rates}
     assert found == pytest.approx(rates)
 
 
@@ -105,7 +103,7 @@ def test_one_step(row, column):
     config, part = config_of(settings), config_of(settings).model
     about = {"backbone": part.backbone, "backbone_options": part.options, "head": config.method.name}
     about |= {"head_options": config.method.options, "views": config.method.views, "reading": part.reading}
-    model = fewshot_model.build_model(about).train()
+    model = build_model(about).train()
     pipeline = train_pipeline(config.augment, part.resolution, part.mean, part.std)
     count, shot = 10, 1
     pixels = torch.randint(0, 256, (count, 3, part.resolution, part.resolution), dtype=torch.uint8)

@@ -10,15 +10,11 @@ from sla.errors import InputError
 from sla.reproduce.names import EXPERIMENTS, SCALES
 from sla.reproduce.paper import Experiment, Printed, experiment, experiments
 from sla.reproduce.recipes import cell_settings, pretraining, recipe
-from sla.training.config import keys, make_config, with_values
+from sla.training.config import make_config, with_values
 from sla.views import parse_views
 
 SOURCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "paper" / "paper.tex"
 needs_paper = pytest.mark.skipif(not SOURCE.exists(), reason="needs the paper's source beside the repository")
-
-# Keys and parts of the configuration that other parts of the package bring; to be emptied as they land.
-PENDING_KEYS = {"mix", "method.imbalance", "method.deferred", "data.long_tail", "data.long_tail_max"}
-PENDING_KEYS |= {f"optimizer.{key}" for key in ("factors", "warmup_stairs", "cosine_length", "decay_biases")}
 
 TABLES = {  # by their order in the source; the two tables of composed transformations have one label
     "table1": 0,
@@ -197,7 +193,6 @@ def test_settings_are_a_configuration(name, scale):
         if row.kind in ("toy", "fewshot", "cited"):  # with keys of their own
             continue
         settings = cell_settings(row, column, scale)
-        settings = {key: value for key, value in settings.items() if key in keys() or key not in PENDING_KEYS}
         config = make_config(with_values({}, settings))
         assert (config.data.source == "digits") == (scale == "smoke")
 

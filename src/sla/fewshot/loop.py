@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sla.backbones.dropblock import advance_step
 from sla.data.draws import seed_of
 from sla.data.episodes import Episodes
 from sla.data.loader import Batch, EpisodeLoader, resident
@@ -133,6 +134,7 @@ class FewShotTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         losses["loss"].backward()
         self.optimizer.step()
+        advance_step(self.model)
         self.meter.add(losses, query_targets.flatten(), 1.0)
 
     def resume(self) -> None:

@@ -63,7 +63,9 @@ def cells_of(name: str, scale: str, seeds: int = 3, rows: Iterable[str] = ()) ->
         for column in row.columns or table.columns:
             for seed in range(1 if row.kind == "toy" else seeds):  # a convex problem has no seeds
                 job = _job(table, row, column, scale, seed)
-                found.append(Cell(name, row_name, column, seed, job, row.measure))
+                shot = table.columns[column].shot
+                measure = f"{shot}-shot {row.measure}" if shot else row.measure
+                found.append(Cell(name, row_name, column, seed, job, measure))
     return found
 
 

@@ -23,9 +23,8 @@ _PYRAMID_STD = tuple(value / 255 for value in (63.0, 62.1, 66.7))
 _POLICIES = {  # the stronger augmentations of Table 5, by the end of a recipe's name
     "": "crop(4), flip",
     "cutout": "crop(4), flip, cutout(16)",
-    "fastautoaugment": "policy(fastautoaugment_cifar10), crop(4), flip, cutout(16)",
     "autoaugment": "autoaugment, crop(4), flip, cutout(16)",
-    "own": "policy(own_cifar10), crop(4), flip, cutout(16)",
+    "own": "policy(own), crop(4), flip, cutout(16)",
 }
 _MIXES: dict[str, Settings] = {
     "": {},

@@ -67,14 +67,14 @@ def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
         for which, found in result["accuracies"].items()
         for how, scores in found.get("test", {}).items()
     }
-    cost = result["cost"]
-    return values | {
-        "more": {f"val_{how}": s["top1"] for how, s in result["accuracies"]["last"].get("val", {}).items()},
-        "training_flop": cost["training_flop"],
-        "seconds": cost["seconds"],
-        "parameters": cost["parameters"],
-        "commit": result["commit"],
-    }
+    held_out = result["accuracies"]["last"].get("val", {})
+    more = {f"val_{how}": scores["top1"] for how, scores in held_out.items()}
+    return values | {"more": more} | _cost_of(result)
+
+
+def _cost_of(result: dict[str, Any]) -> dict[str, Any]:
+    cost = {name: result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
+    return cost | {"commit": result["commit"]}
 
 
 def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
@@ -130,6 +130,24 @@ def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     return {"more": more, "training_flop": record.training_flop, "parameters": record.parameters}
 
 
+def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+    """Episodes to learn, then the mean accuracy over the same test episodes for every method and seed."""
+    from sla.fewshot.config import FewShotConfig, make_fewshot_config
+    from sla.fewshot.session import train_fewshot
+
+    folder = folder_of(job, out)
+    tree = with_values({}, dict(job.settings) | {"run.seed": job.seed}, FewShotConfig)
+    step = None if watch is None else lambda done, total, row: watch(done, total)
+    resume = (folder / "config.yaml").is_file()
+    result = train_fewshot(make_fewshot_config(tree), folder, resume=resume, watch=step).result
+    more = {
+        f"{shot}-shot {how}": scores["top1"]
+        for shot, kinds in result["accuracies"]["last"]["test"].items()
+        for how, scores in kinds.items()
+    }
+    return {"more": more} | _cost_of(result)
+
+
 def _toy(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     from sla.reproduce.toy import toy_error
 
@@ -141,6 +159,7 @@ WORK: dict[str, Callable[[Job, Path, Watch | None], dict[str, Any]]] = {
     "ensemble": _ensemble,
     "ten-crop": _ten_crop,
     "curves": _curves,
+    "fewshot": _fewshot,
     "toy": _toy,
 }
 
