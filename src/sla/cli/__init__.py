@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import data, demo, evaluate, predict, report, train
+from sla.cli import data, demo, evaluate, export, predict, report, train
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(report.report)
+app.command()(export.export)
 app.command()(demo.demo)
 
 

@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sla.data.datasets import load
 from sla.data.files import Tick
 from sla.data.loader import EvalLoader
-from sla.data.protocols import hold_out
 from sla.data.store import Dataset
 from sla.errors import InputError, shown
 from sla.labels import join_labels
@@ -23,10 +21,9 @@ from sla.report.pictures import Card, cards, sheet
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
-from sla.training.run import Run, same_classes
+from sla.training.run import HELD_OUT, Run, same_classes
 
 MISTAKES, VIEWED = 12, 4  # pictures of mistakes, and of what the model sees
-HELD_OUT = "held-out images"
 NOTES = {
     HELD_OUT: "This data has no test images. What follows was measured on the held-out images: the model did "
     "not train on them, but they chose its best checkpoint and its temperatures. Expect a little less on new "
@@ -49,18 +46,13 @@ def images_of(run: Run, data: str | Path | None = None) -> tuple[Dataset, str]:
     """What to report on and its name: the data given, else the run's test images, else its held-out ones."""
     if data is not None:
         return run.dataset(data), f"images of {shown(data)}"
-    own = run.config.data
-    splits = load(own.source, root=own.root, size=own.stored_size, on_bad_image=own.on_bad_image)
-    if splits.test is not None:
-        return splits.test, "test images"
-    if splits.val is not None:
-        return splits.val, HELD_OUT
-    if not own.hold_out:
+    found = run.held_out()
+    if found is None:
         raise InputError(
-            f"{shown(own.source)}: no test images, and none were held out: say what to report on, "
-            "`sla report RUN DATA`"
+            f"{shown(run.config.data.source)}: no test images, and none were held out: say what to "
+            "report on, `sla report RUN DATA`"
         )
-    return hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)[1], HELD_OUT
+    return found
 
 
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from sla.data.augment import Pipeline
 from sla.data.datasets import load
 from sla.data.decode import BadImageError
 from sla.data.files import FileImages, Tick
+from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset
 from sla.errors import InputError, listed, shown
@@ -23,6 +24,10 @@ from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer
 
+if TYPE_CHECKING:
+    from sla.export import Exported
+
+HELD_OUT = "held-out images"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
@@ -100,12 +105,29 @@ class Run:
             raise InputError(f"{source} has no test images: say what to evaluate on, `sla evaluate RUN DATA`")
         return splits.val or splits.train
 
-    def export(self, path: str | Path, how: str | None = None) -> None:
-        """Write the classifier as ONNX; see `sla.export`."""
+    def held_out(self, **options: Any) -> tuple[Dataset, str] | None:
+        """Images it did not train on and their name: the test images, else the held-out ones, if any."""
+        own = self.config.data
+        splits = load(
+            own.source, root=own.root, size=own.stored_size, on_bad_image=own.on_bad_image, **options
+        )
+        if splits.test is not None:
+            return splits.test, "test images"
+        if splits.val is not None:
+            return splits.val, HELD_OUT
+        if not own.hold_out:
+            return None
+        return hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)[1], HELD_OUT
+
+    def export(
+        self, path: str | Path, how: str | None = None, *, preprocessing: bool = False, **watching: Any
+    ) -> "Exported":
+        """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
         from sla.export import export_onnx
 
-        check_how(how or self.model.method.headline, self.model.method.kinds)
-        export_onnx(self, Path(path), how)
+        how = how or self.model.method.headline
+        check_how(how, self.model.method.kinds)
+        return export_onnx(self, Path(path), how, preprocessing, **watching)
 
 
 def read_result(folder: Path) -> dict[str, Any]:
