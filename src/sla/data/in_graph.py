@@ -79,7 +79,7 @@ def squeeze(images: Tensor, size: int) -> Tensor:
     rows = _cubic_weights(_number(height) / down, high, size)
     flat = _rounded(rows @ _rounded(levels @ columns))
     if TALL_FIRST:
-        tall = (_number(high) > size) & (_number(high) - size > 2 * (_number(wide) - size))
+        tall = _number(high) - size > (2 * (_number(wide) - size)).clamp(min=0)
         flat = torch.where(tall, _rounded(_rounded(rows @ levels) @ columns), flat)
     return flat.float()
 
