@@ -55,8 +55,10 @@ def call(*words):
 
 
 def sharpened(run, dataset):
-    """The run with heads that tell images apart, as a trained one's do: a net that always answers a third
-    would agree with anything."""
+    """The run with heads that tell images apart, as a trained one's do, and a temperature of 0.7: a net that
+    always answers a third would agree with anything."""
+    kinds = run.model.method.kinds
+    run.result = {**run.result, "temperatures": {run.which: dict.fromkeys(kinds, 0.7)}}
     images, aspect = dataset.read(range(min(len(dataset), 48)))
     seen = run.pipeline(images, Draws(0, 0, len(images), 0, len(images)), aspect)
     with torch.no_grad():
@@ -74,7 +76,7 @@ def sharpened(run, dataset):
 def expected(run, dataset, how):
     """The run's calibrated probabilities, which must differ between images."""
     found = (run.evaluate(dataset).logits[how] / run.temperatures.get(how, 1.0)).softmax(1)
-    assert found.std(0).max() > 0.05
+    assert found.std(0).max() > 0.01  # a hundred times what is allowed
     return found
 
 
