@@ -1,76 +1,262 @@
-"""A trained run as ONNX: one kind of inference, with class names and preprocessing in its metadata."""
+"""A trained run as one ONNX file: one kind of inference, checked against the run before it is written.
 
+Class names, preprocessing and the rest that a stranger needs are in the file's metadata.
+"""
+
+import copy
 import json
-import tempfile
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from sla import __version__
+from sla.data.augment import CenterCrop, CenterWindow
+from sla.data.decode import REDUCING_GAP, BadImageError, open_rgb
+from sla.data.draws import Draws
+from sla.data.files import Tick
+from sla.data.in_graph import Preprocess
+from sla.data.store import ArrayImages, Dataset
+from sla.data.transforms import LUMA
 from sla.disk import replacing
-from sla.errors import MissingExtraError, SLAError
+from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, shown
 
 if TYPE_CHECKING:
     from sla.training.run import Run
 
 TOLERANCE = 1e-4  # between the exported model's probabilities and the run's
+PICTURE_TOLERANCE = 1e-3  # the same from pictures: about one value in 100,000 is rounded the other way
+CHECKED, BATCH, ALONE = 64, 16, 8  # images it is checked on, how many at a time, and how many one by one
+NOISE = "noise images"
+
+
+class Exported(NamedTuple):
+    """What `export_onnx` found: the largest difference of a probability, on how many images of which kind."""
+
+    difference: float
+    images: int
+    what: str
 
 
 class _Inference(nn.Module):
-    """Normalised images (B, C, S, S) -> calibrated probabilities (B, N)."""
+    """Normalised images (B, C, S, S), or pictures (B, H, W, 3) -> calibrated probabilities (B, N)."""
 
-    def __init__(self, run: "Run", how: str) -> None:
+    def __init__(self, run: "Run", how: str, preprocessing: bool) -> None:
         super().__init__()
-        self.model, self.how, self.temperature = run.model, how, run.temperatures.get(how, 1.0)
+        self.model, self.how, self.temperature = copy.deepcopy(run.model), how, run.temperatures.get(how, 1.0)
+        about = run.model.about["preprocessing"]
+        mean, std = torch.tensor(about["mean"]), torch.tensor(about["std"])
+        self.before = Preprocess(run.pipeline, about["stored_size"], mean, std) if preprocessing else None
 
     def forward(self, images: Tensor) -> Tensor:
-        return (self.model.logits(images, self.how) / self.temperature).softmax(-1)
+        seen = images if self.before is None else self.before(images)
+        return (self.model.logits(seen, self.how) / self.temperature).softmax(-1)
 
 
-def export_onnx(run: "Run", path: Path, how: str | None = None) -> None:
-    """Write `path`, its batch dynamic; checked against the run by onnxruntime before it takes its place."""
+def export_onnx(
+    run: "Run",
+    path: Path,
+    how: str,
+    preprocessing: bool = False,
+    say: Callable[[str], None] | None = None,
+    tick: Tick | None = None,
+) -> Exported:
+    """Write `path`, and nothing else; its batch is dynamic.
+
+    Its input `images` is what the run's pipeline gives, float32 (B, C, S, S); with `preprocessing` it is
+    uint8 pictures (B, H, W, 3), RGB, of any one size. Its output `probabilities` is (B, N). It takes its
+    place only once onnxruntime has found the run's probabilities on test or held-out images, to TOLERANCE or
+    PICTURE_TOLERANCE.
+    """
+    if path.is_dir():
+        raise InputError(f"{shown(path)}: a folder, not a file to write")
+    channels = len(run.model.about["preprocessing"]["mean"])
+    if preprocessing and channels not in (1, 3):
+        raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
+    say = say or (lambda line: None)
+    say(f"converting: {how} inference, {'pictures' if preprocessing else 'normalised images'} in")
+    module = _Inference(run, how, preprocessing).cpu().eval()
+    data = _convert(module, _example(run, preprocessing), describe(run, how, preprocessing))
+    dataset, what = _images_to_check(run)
+    say(f"comparing with the run on {len(dataset):,} {what}")
+    gap = _largest_difference(run, module, data, dataset, preprocessing, tick)
+    if not gap <= (PICTURE_TOLERANCE if preprocessing else TOLERANCE):
+        raise SLAError(
+            f"{shown(path)}: not written: a probability of the exported model is {gap:.1e} off the run's"
+        )
+    with replacing(path) as file:
+        file.write(data)
+    return Exported(gap, len(dataset), what)
+
+
+def describe(run: "Run", how: str, preprocessing: bool) -> dict[str, str]:
+    """The metadata of the file; what is not text is JSON."""
+    about = run.model.about["preprocessing"]
+    (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
+    stored, size, grey = about["stored_size"], about["resolution"], len(about["mean"]) == 1
+    rule: dict[str, Any] = {"rule": "resize", "filter": "bilinear", "antialias": True}
+    words = f"resample it to {size} x {size}, antialiased bilinear; round"
+    if isinstance(crop, CenterCrop):
+        rule |= {"rule": "center_crop", "share": crop.share}
+        words = (
+            f"take the central square of the original, its side {crop.share:g} of the shorter one, from the "
+            f"squeezed picture, and resample it to {size} x {size}, antialiased bilinear; round"
+        )
+    elif isinstance(crop, CenterWindow):
+        rule = {"rule": "center_window"}
+        words = f"the {size} x {size} pixels in the middle; black around a smaller one"
+    elif size == stored:
+        rule, words = {"rule": "none"}, "no crop"
+    steps = [
+        "decode to 8-bit RGB, upright by EXIF; transparency lies on white",
+        f"squeeze the whole picture into {stored} x {stored}, antialiased bicubic (a = -1/2); round",
+        *([f"grey by {LUMA} of red, green, blue; round"] if grey else []),
+        words,
+        "divide by 255, subtract mean, divide by std, by channel; channels first: float32 (B, C, S, S)",
+    ]
+    preparation = {
+        "in_graph": preprocessing,
+        "channels": "grey" if grey else "RGB",
+        "squeeze": {"size": stored, "filter": "bicubic", "antialias": True, "reducing_gap": REDUCING_GAP},
+        "crop": rule,
+        "resolution": size,
+        "range": [0, 1],
+        "mean": list(about["mean"]),
+        "std": list(about["std"]),
+        "steps": steps,
+    }
+    pictures = "uint8 (B, H, W, 3), RGB, of any one size: everything after decoding is in the graph"
+    return {
+        "classes": json.dumps(run.classes),
+        "inference": how,
+        "views": run.model.method.views.text,
+        "temperature": json.dumps(run.temperatures.get(how, 1.0)),
+        "preprocessing": json.dumps(preparation),
+        "input": pictures if preprocessing else f"float32 (B, {len(about['mean'])}, {size}, {size})",
+        "output": "probabilities (B, N), calibrated by the temperature, in the order of classes",
+        "checkpoint": run.which,
+        "sla_version": __version__,
+    }
+
+
+def _example(run: "Run", preprocessing: bool) -> Tensor:
+    about = run.model.about["preprocessing"]
+    if preprocessing:  # sides that differ from each other and from every size within
+        side = 2 * about["stored_size"] + 3
+        return torch.zeros(3, side, side + 8, 3, dtype=torch.uint8)
+    return torch.zeros(3, len(about["mean"]), about["resolution"], about["resolution"])
+
+
+def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> bytes:
+    """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
     try:
-        import onnx
-        import onnxruntime
+        import onnxruntime  # noqa: F401  # before the work: it is needed after it
         import onnxscript  # noqa: F401  # torch's exporter needs it
     except ImportError:
         raise MissingExtraError("export", "export") from None
-    how = how or run.model.method.headline
-    module = _Inference(run, how).eval()
-    about = run.model.about["preprocessing"]
-    channels = run.config.model.options.get("in_channels", 3)
-    example = torch.randn(3, channels, about["resolution"], about["resolution"])
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "model.onnx"
-        torch.onnx.export(
+    free = ("batch", "height", "width") if example.dtype == torch.uint8 else ("batch",)
+    shape = {place: torch.export.Dim(name) for place, name in enumerate(free)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own parts about each other
+        program = torch.onnx.export(
             module,
             (example,),
-            target,
             input_names=["images"],
             output_names=["probabilities"],
-            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
+            dynamic_shapes={"images": shape},
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
-        exported = onnx.load(target)
-        described = {
-            "classes": run.classes,
-            "inference": how,
-            "preprocessing": about,
-            "output": "probabilities",
-        }
-        for key, value in described.items():
-            exported.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
-        data = exported.SerializeToString()
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    for batch in (example[:1], example, torch.randn(5, *example.shape[1:])):
-        with torch.inference_mode():
-            expected = module(batch)
-        found = torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
-        if not torch.allclose(found, expected, atol=TOLERANCE):
-            gap = (found - expected).abs().max().item()
-            raise SLAError(f"the exported model differs from the run by {gap:.1e}: nothing was written")
-    with replacing(path) as file:
-        file.write(data)
+    assert program is not None
+    model = program.model_proto
+    for part in (model.graph, *model.functions):  # where in this machine's files each node was written
+        for node in part.node:
+            del node.metadata_props[:]
+            node.doc_string = ""
+        del part.metadata_props[:]
+    del model.metadata_props[:]
+    for key, value in metadata.items():
+        model.metadata_props.add(key=key, value=value)
+    model.producer_name, model.producer_version = "sla", __version__
+    try:
+        return model.SerializeToString()
+    except ValueError:  # protobuf's own limit
+        raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
+
+
+def _images_to_check(run: "Run") -> tuple[Dataset, str]:
+    """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
+    found, why = None, "the run held none out"
+    try:
+        found = run.unseen(memory_limit=0)  # a few are read: not all need decoding
+        if found is not None:
+            dataset, what = found
+            places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
+            images, aspect = dataset.read(places)
+            names = [dataset.name(place) for place in places]
+            few = ArrayImages(images, aspect=aspect, names=names)
+            return Dataset(few, dataset.targets[places], dataset.classes), what
+    except (InputError, OSError) as error:
+        why = str(error)
+    warnings.warn(f"no images of the run's to check on, so noise: {why}", SLAWarning)
+    about = run.model.about["preprocessing"]
+    shape = (CHECKED, len(about["mean"]), about["stored_size"], about["stored_size"])
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    return Dataset(ArrayImages(torch.from_numpy(pixels)), np.zeros(CHECKED), tuple(run.classes)), NOISE
+
+
+@torch.inference_mode()
+def _largest_difference(
+    run: "Run", module: _Inference, data: bytes, dataset: Dataset, preprocessing: bool, tick: Tick | None
+) -> float:
+    """Between the probabilities of the file, by onnxruntime, and those of the run."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
+    for done, given, seen in batches:
+        expected = (module.model.logits(seen, module.how) / module.temperature).softmax(-1)
+        (found,) = session.run(None, {"images": given})
+        gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
+        if tick is not None:
+            tick(done, len(dataset))
+    return gap.item()
+
+
+def _normalised(run: "Run", dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+    """Images done, and batches as both see them: the first ones alone, then all, several at a time."""
+    count = len(dataset)
+    parts = [range(place, place + 1) for place in range(min(ALONE, count))]
+    parts += [range(start, min(start + BATCH, count)) for start in range(0, count, BATCH)]
+    for part in parts:
+        images, aspect = dataset.read(part)
+        seen = run.pipeline(images, Draws(0, 0, count, part.start, part.stop), aspect)
+        yield part.stop, seen.numpy(), seen
+
+
+def _pictures(run: "Run", dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+    """Images done; pictures at their own size, alone and with mirror images; and as the run sees them."""
+    stored = run.model.about["preprocessing"]["stored_size"]
+    for place in range(len(dataset)):
+        try:
+            picture = np.asarray(open_rgb(dataset.name(place)))
+        except BadImageError:  # the images never were files
+            pixels = dataset.read([place]).images[0].permute(1, 2, 0)
+            picture = pixels.expand(-1, -1, 3).numpy()
+        mirrored = np.stack([picture, picture[:, ::-1], picture[::-1]])
+        for given in (mirrored[:1], *([mirrored] if place < ALONE else [])):
+            squeezed = [
+                Image.fromarray(one).resize((stored, stored), Image.Resampling.BICUBIC, None, REDUCING_GAP)
+                for one in given
+            ]
+            images = torch.from_numpy(np.stack([np.asarray(one) for one in squeezed])).permute(0, 3, 1, 2)
+            aspect = torch.full((len(given),), picture.shape[1] / picture.shape[0])
+            seen = run.pipeline(images, Draws(0, 0, len(given), 0, len(given)), aspect)
+            yield place + 1, given, seen

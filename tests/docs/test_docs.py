@@ -27,7 +27,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "factory": {"core", "backbones"},
     "training": {"core", "backbones", "data", "export", "factory", "stats"},
     "adapters": {"core", "factory"},
-    "export": {"core", "backbones", "factory"},
+    "export": {"core", "data"},
     "demo": {"core", "data", "factory", "stats"},
     "comparison": {"core", "data", "stats", "training"},
     "report": {"comparison", "core", "data", "demo", "stats", "training"},

@@ -406,24 +406,6 @@ def test_files_are_predicted_in_their_order_with_probabilities(finished, tmp_pat
     assert finished.predict([]).labels.shape == (0,)
 
 
-def test_the_exported_model_answers_as_the_run(finished, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    finished.export(tmp_path / "model.onnx", "aggregated")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    metadata = session.get_modelmeta().custom_metadata_map
-    assert json.loads(metadata["classes"]) == finished.classes
-    test = load("digits").test.subset(range(9))
-    images = test.read(range(9)).images.float() / 255 - torch.tensor(0.0)
-    mean, std = finished.config.model.mean[0], finished.config.model.std[0]
-    found = session.run(None, {"images": ((images - mean) / std).numpy()})[0]
-    logits = finished.evaluate(test).logits["aggregated"] / finished.temperatures["aggregated"]
-    torch.testing.assert_close(torch.from_numpy(found), logits.softmax(1), atol=1e-4, rtol=0)
-    assert (
-        sla.load(find_checkpoint(finished.folder / "checkpoint", "last") / "weights.safetensors").num_classes
-        == 10
-    )
-
-
 def test_fit_is_the_same_training_from_python(finished, tmp_path):
     run = sla.fit("digits", tmp_path / "by_name", config=TINY)
     assert weights_of(run.folder) == weights_of(finished.folder)

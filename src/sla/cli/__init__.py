@@ -8,7 +8,20 @@ from typing import Any
 import typer
 
 from sla import __version__
-from sla.cli import augment, compare, data, demo, evaluate, fewshot, predict, report, reproduce, train, views
+from sla.cli import (
+    augment,
+    compare,
+    data,
+    demo,
+    evaluate,
+    export,
+    fewshot,
+    predict,
+    report,
+    reproduce,
+    train,
+    views,
+)
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -27,6 +40,7 @@ app.command()(predict.predict)
 app.command()(report.report)
 app.command()(compare.compare)
 app.command()(views.views)
+app.command()(export.export)
 app.command()(demo.demo)
 app.add_typer(fewshot.app, name="fewshot")
 

@@ -78,14 +78,14 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     out = images.new_empty(len(images), channels, size, size)
     for part, place, result in _parts(images, boxes, out):
         top, left, high, wide = place.unbind(1)
-        rows, columns = _filter(top, high, height, size), _filter(left, wide, width, size).mT
+        rows, columns = pixel_weights(top, high, height, size), pixel_weights(left, wide, width, size).mT
         narrow = (part.flatten(1, 2).float() @ columns).unflatten(1, (channels, height))
         for channel in range(channels):
             result[:, channel] = _nearest(rows @ narrow[:, channel])
     return out
 
 
-def _filter(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
+def pixel_weights(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
     """(B, size, source): the weight of each source pixel in each output pixel; rows sum to 1."""
     scale = (length * (source / size))[:, None]
     centre = start[:, None] * source + (torch.arange(size, device=start.device) + 0.5) * scale

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer, infer_crops
 
+if TYPE_CHECKING:
+    from sla.export import Exported
+
+HELD_OUT = "held-out images"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
@@ -121,10 +125,10 @@ class Run:
         return splits.val or splits.train
 
     def unseen(
-        self, on_bad_image: OnBadImage | None = None, progress: Progress | None = None
+        self, on_bad_image: OnBadImage | None = None, progress: Progress | None = None, **options: Any
     ) -> tuple[Dataset, str] | None:
         """The run's own test images, else its held-out ones, and their name; None where it has neither."""
-        own, splits = self.config.data, self._load(None, on_bad_image, progress)
+        own, splits = self.config.data, self._load(None, on_bad_image, progress, **options)
         if splits.test is not None:
             return splits.test, "test images"
         if splits.val is not None:
@@ -143,7 +147,11 @@ class Run:
         return held, HELD_OUT
 
     def _load(
-        self, data: str | Path | None, on_bad_image: OnBadImage | None, progress: Progress | None
+        self,
+        data: str | Path | None,
+        on_bad_image: OnBadImage | None,
+        progress: Progress | None,
+        **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory while it is there."""
         own = self.config.data
@@ -156,14 +164,18 @@ class Run:
             on_bad_image=on_bad_image or own.on_bad_image,
             cache=cache_dir() / "images" if own.cache else None,
             progress=progress,
+            **options,
         )
 
-    def export(self, path: str | Path, how: str | None = None) -> None:
-        """Write the classifier as ONNX; see `sla.export`."""
+    def export(
+        self, path: str | Path, how: str | None = None, *, preprocessing: bool = False, **watching: Any
+    ) -> "Exported":
+        """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
         from sla.export import export_onnx
 
-        check_how(how or self.model.method.headline, self.model.method.kinds)
-        export_onnx(self, Path(path), how)
+        how = how or self.model.method.headline
+        check_how(how, self.model.method.kinds)
+        return export_onnx(self, Path(path), how, preprocessing, **watching)
 
 
 def read_result(folder: Path) -> dict[str, Any]:

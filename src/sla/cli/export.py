@@ -1,0 +1,44 @@
+"""`sla export`: a run as one ONNX file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx.")],
+    how: Annotated[
+        str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
+    ] = None,
+    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    preprocessing: Annotated[
+        bool, typer.Option(help="Resizing, cropping and normalising inside: it takes pictures as they are.")
+    ] = False,
+) -> None:
+    """Write a run as ONNX, and check first that onnxruntime gives the run's probabilities."""
+    import sys
+
+    from sla.cli.display import TrainingDisplay
+    from sla.cli.output import check_writable
+    from sla.errors import shown
+    from sla.inference import check_how
+    from sla.training.run import Run
+
+    opened = Run(run, which)
+    check_how(how or opened.model.method.headline, opened.model.method.kinds)
+    check_writable(out)
+    with TrainingDisplay(sys.stdout.isatty()) as display:
+        found = opened.export(
+            out,
+            how,
+            preprocessing=preprocessing,
+            say=display.say,
+            tick=lambda done, total: display.reading("comparing", done, total),
+        )
+    print(
+        f"The largest difference of a probability from the run's is {found.difference:.1e}, "
+        f"on {found.images:,} {found.what}."
+    )
+    print(f"The model: {shown(out)} ({out.stat().st_size / 1e6:.1f} MB)")

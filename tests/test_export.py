@@ -1,0 +1,443 @@
+"""`sla export`: the file answers as the run, says all that a stranger needs, and is all that is written."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import sla
+from sla.backbones import list_backbones
+from sla.backbones.cost import count_flops
+from sla.cli import app
+from sla.data.datasets import load
+from sla.data.decode import open_rgb
+from sla.data.draws import Draws
+from sla.data.in_graph import squeeze
+from sla.data.store import ArrayImages, Dataset, Splits
+from sla.errors import InputError, SLAError, SLAWarning
+from sla.training.run import Run
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `export`")
+pytest.importorskip("onnxscript", reason="needs the extra `export`")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BIRDS = REPOSITORY / ".." / "shared" / "data" / "cub200_2011_s96.zip"
+EXAMPLE = REPOSITORY / "examples" / "serve_onnx.py"
+NAMES = ("<script>alert(1)</script>", "größer als 9: 犬\n", "2")
+FEW = {"run__iterations": 2, "run__batch_size": 8, "run__compile": False, "data__workers": 0}
+TINY = {**FEW, "model__backbone": "convnet4", "model__options": {"width": 8}}
+
+
+def session(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def metadata(path):
+    return session(path).get_modelmeta().custom_metadata_map
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def sharpened(run, dataset):
+    """The run with heads that tell images apart, as a trained one's do, and a temperature of 0.7: a net that
+    always answers a third would agree with anything."""
+    kinds = run.model.method.kinds
+    run.result = {**run.result, "temperatures": {run.which: dict.fromkeys(kinds, 0.7)}}
+    images, aspect = dataset.read(range(min(len(dataset), 48)))
+    seen = run.pipeline(images, Draws(0, 0, len(images), 0, len(images)), aspect)
+    with torch.no_grad():
+        features = run.model.features(seen)
+        for head in run.model.heads.values():
+            if getattr(head, "bias", None) is None:
+                continue
+            logits = head(features)
+            factor = 2 / logits.std(0).mean()
+            head.bias.sub_(logits.mean(0)).mul_(factor)
+            head.weight.mul_(factor)
+    return run
+
+
+def expected(run, dataset, how):
+    """The run's calibrated probabilities, which must differ between images."""
+    found = (run.evaluate(dataset).logits[how] / run.temperatures.get(how, 1.0)).softmax(1)
+    assert found.std(0).max() > 0.01  # a hundred times what is allowed
+    return found
+
+
+def agrees(run, how, path, dataset):
+    """The plain model against the run, all images one by one and 64 at a time."""
+    run.export(path, how)
+    images, aspect = dataset.read(range(len(dataset)))
+    seen = run.pipeline(images, Draws(0, 0, len(images), 0, len(images)), aspect).numpy()
+    model, wanted = session(path), expected(run, dataset, how).numpy()
+    for size in (1, 64):
+        parts = [seen[start : start + size] for start in range(0, len(seen), size)]
+        found = np.concatenate([model.run(None, {"images": part})[0] for part in parts])
+        np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """201 real pictures of three classes: birds where they are, else digits made larger."""
+    folder = tmp_path_factory.mktemp("pictures")
+    if BIRDS.exists():
+        with zipfile.ZipFile(BIRDS) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".webp")]
+            classes = sorted({Path(name).parent.name for name in names})
+            for number, place in enumerate((0, 60, 120)):
+                some = [n for n in names if Path(n).parent.name in classes[place : place + 3]][:67]
+                assert len(some) == 67
+                for name in some:
+                    file = folder / str(number) / Path(name).name
+                    file.parent.mkdir(exist_ok=True)
+                    file.write_bytes(archive.read(name))
+        return folder
+    digits = load("digits").train
+    for number in range(3):
+        for place in np.flatnonzero(digits.targets == number)[:67]:
+            file = folder / str(number) / f"{place}.png"
+            file.parent.mkdir(exist_ok=True)
+            grey = Image.fromarray(digits.read([place]).images[0, 0].numpy())
+            grey.convert("RGB").resize((80 + place % 40, 96)).save(file)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(pictures, tmp_path_factory):
+    """A run on the pictures, seen as photographs are: cropped in their own proportions."""
+    settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "resized(0.35), flip"}
+    run = sla.fit(
+        str(pictures),
+        tmp_path_factory.mktemp("runs") / "photographs",
+        **{**TINY, **settings, "data__hold_out": 0.5, "method__views": "rot4*rgb3"},
+    )
+    return sharpened(run, run.unseen()[0])
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """A run on grey pictures of 8 x 8."""
+    run = sla.fit("digits", tmp_path_factory.mktemp("runs") / "digits", **{**TINY, "run__iterations": 12})
+    return sharpened(run, run.dataset())
+
+
+@pytest.fixture(scope="module")
+def plain(digits, tmp_path_factory):
+    """The digits' model for single inference on normalised images; its classes have strange names."""
+    path, own = tmp_path_factory.mktemp("plain") / "model.onnx", digits.model.class_names
+    digits.model.class_names = [*NAMES, *own[3:]]
+    digits.export(path, "single")
+    digits.model.class_names = own
+    return path
+
+
+@pytest.fixture(scope="module")
+def typed(digits, tmp_path_factory):
+    """What `sla export` wrote and said of the digits' run: aggregated, the preprocessing inside."""
+    path = tmp_path_factory.mktemp("typed") / "new" / "model.onnx"
+    done = call("export", digits.folder, path, "--how", "aggregated", "--preprocessing")
+    assert done.exit_code == 0, done.output
+    return path, done.output
+
+
+def test_the_squeeze_is_pillows_to_the_bit():
+    draws = np.random.default_rng(0)
+    for size in (8, 17, 40):
+        for place in range(40):
+            height, width = draws.integers(1, 6 * size, 2)
+            if place % 4 == 0:  # near where Pillow 13 starts with the rows
+                width = draws.integers(size, 3 * size)
+                height = size + 2 * (width - size) + draws.integers(-1, 2)
+            pixels = draws.integers(0, 256, (height, width, 3), np.uint8)
+            wanted = Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC, reducing_gap=2.0)
+            found = squeeze(torch.from_numpy(pixels).permute(2, 0, 1)[None], size)[0].permute(1, 2, 0)
+            np.testing.assert_array_equal(found.numpy(), np.asarray(wanted), err_msg=f"{height} {width}")
+
+
+def test_the_file_answers_as_the_run(photographs, tmp_path):
+    dataset, what = photographs.unseen()
+    assert (len(dataset), what) == (100, "held-out images")
+    agrees(photographs, "aggregated", tmp_path / "model.onnx", dataset)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.slow
+def test_with_the_preprocessing_inside_it_takes_pictures_as_they_are(photographs, tmp_path):
+    dataset, _ = photographs.unseen()
+    found = photographs.export(tmp_path / "model.onnx", "distilled", preprocessing=True)
+    assert found.difference < 1e-3
+    assert found.images == 64
+    model, wanted = session(tmp_path / "model.onnx"), expected(photographs, dataset, "distilled").numpy()
+    sizes, gaps = set(), []
+    for place in range(0, 100, 3):
+        picture = np.asarray(open_rgb(dataset.name(place)))
+        sizes.add(picture.shape)
+        (answer,) = model.run(None, {"images": picture[None]})
+        gaps.append(abs(answer[0] - wanted[place]).max())
+    assert len(sizes) > 5
+    assert max(gaps) < 1e-3
+    assert np.median(gaps) < 1e-5
+
+
+def test_exported_as_aggregated_it_gives_the_labels_of_predict(digits, typed, tmp_path):
+    out, told = typed
+    test = load("digits").test
+    for place in range(100):
+        pixels = test.read([place]).images[0, 0].numpy()
+        (tmp_path / "some").mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "some" / f"{place:03}.png")
+    difference = re.search(r"is (\S+), on 64 test images", told)
+    assert float(difference[1]) < 1e-4
+    assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
+    said = call("predict", digits.folder, tmp_path / "some", "--how", "aggregated", "--json").stdout
+    labels = [json.loads(line)["class"] for line in said.splitlines()]
+    images = np.stack([np.asarray(open_rgb(path)) for path in sorted((tmp_path / "some").iterdir())])
+    (found,) = session(out).run(None, {"images": images})
+    classes = json.loads(metadata(out)["classes"])
+    assert [classes[number] for number in found.argmax(1)] == labels
+    assert len(set(labels)) > 2
+
+
+def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
+    found = metadata(plain)
+    assert json.loads(found["classes"]) == [*NAMES, *"3456789"]
+    assert found["inference"] == "single"
+    assert json.loads(found["temperature"]) == digits.temperatures["single"]
+    assert found["sla_version"] == sla.__version__
+    assert found["checkpoint"] == "last"
+    how = json.loads(found["preprocessing"])
+    assert not how["in_graph"]
+    assert (how["channels"], how["squeeze"]["size"], how["resolution"]) == ("grey", 8, 8)
+    assert how["crop"] == {"rule": "center_window"}
+    assert (how["mean"], how["std"]) == (list(digits.config.model.mean), list(digits.config.model.std))
+    assert len(how["steps"]) == 5
+    # Nothing of this machine is in the file.
+    content = plain.read_bytes()
+    assert str(REPOSITORY).encode() not in content
+    assert b"site-packages" not in content
+    # The same preprocessing, done by a stranger from the metadata alone.
+    spec = util.spec_from_file_location("serve_onnx", EXAMPLE)
+    serve = util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    from sla.export import describe
+
+    how = json.loads(describe(photographs, "single", False)["preprocessing"])
+    assert how["crop"]["rule"] == "center_crop"
+    dataset, _ = photographs.unseen()
+    images, aspect = dataset.read(range(20))
+    seen = photographs.pipeline(images, Draws(0, 0, 20, 0, 20), aspect).numpy()
+    means = []
+    for place in range(20):
+        answer = serve.prepare(np.asarray(open_rgb(dataset.name(place))), how)
+        levels = abs(answer - seen[place]) * 255 * np.array(how["std"])[:, None, None]
+        assert levels.max() < 2.5
+        means.append(levels.mean())
+    assert np.median(means) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("stored", "resolution", "augment"),
+    [(9, 8, "crop(1)"), (8, 11, "crop(3)"), (12, 8, "none"), (8, 8, "none"), (12, 8, "resized(0.5)")],
+)
+def test_every_rule_of_the_crop_is_the_pipelines(stored, resolution, augment):
+    from sla.data.in_graph import Preprocess
+    from sla.data.recipe import eval_pipeline
+
+    draws = np.random.default_rng(0)
+    for mean, std in (((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), ((0.4,), (0.2,))):
+        pipeline = eval_pipeline(augment, resolution, mean, std)
+        module = Preprocess(pipeline, stored, torch.tensor(mean), torch.tensor(std))
+        for height, width in ((stored, stored), (21, 14), (60, 130)):
+            pixels = draws.integers(0, 256, (height, width, 3), np.uint8)
+            squeezed = Image.fromarray(pixels).resize((stored, stored), Image.Resampling.BICUBIC, None, 2.0)
+            images = torch.from_numpy(np.array(squeezed)).permute(2, 0, 1)[None]
+            wanted = pipeline(images, Draws(0, 0, 1, 0, 1), torch.tensor([width / height]))
+            found = module(torch.from_numpy(pixels)[None])
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_a_run_whose_data_is_gone_is_checked_on_noise(pictures, tmp_path):
+    data = load("digits")
+    splits = Splits("mine", data.train, None, None, data.mean, data.std)
+    run = sla.fit(splits, tmp_path / "run", **TINY)
+    with pytest.warns(SLAWarning, match="so noise"):
+        found = run.export(tmp_path / "model.onnx")
+    assert found.what == "noise images"
+    assert found.difference < 1e-4
+
+
+def test_four_channels_are_exported_without_the_preprocessing_of_pictures(tmp_path):
+    pixels = torch.randint(0, 256, (40, 4, 8, 8), dtype=torch.uint8)
+    data = Dataset(ArrayImages(pixels), np.arange(40) % 2, ("a", "b"))
+    run = sla.fit(Splits("mine", data), tmp_path / "run", **TINY)
+    with pytest.raises(InputError, match="a model of 4 channels"):
+        run.export(tmp_path / "model.onnx", preprocessing=True)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_path, monkeypatch):
+    out = tmp_path / "out" / "model.onnx"
+    baseline = sla.fit("digits", tmp_path / "baseline", **{**TINY, "method__name": "baseline"})
+    for words, told in {
+        (digits.folder, out, "--how", "distiled"): "did you mean 'distilled'?",
+        (baseline.folder, out, "--how", "aggregated"): "this model has no aggregated inference",
+        (digits.folder, tmp_path): "a folder, not a file to write",
+        (tmp_path, out): "not a run",
+        (digits.folder, out, "--which", "first"): "no first checkpoint",
+    }.items():
+        done = call("export", *words)
+        assert isinstance(done.exception, InputError), (words, done.exception)
+        assert told in str(done.exception)
+        assert "\n" not in str(done.exception)
+    assert not out.exists()
+    with pytest.raises(InputError, match="a folder"):
+        digits.export(tmp_path)
+    # A file that answers otherwise than the run takes nobody's place.
+    monkeypatch.setattr("sla.export._convert", lambda *given: plain.read_bytes())
+    out.parent.mkdir(exist_ok=True)
+    out.write_bytes(b"before")
+    with pytest.raises(SLAError, match="not written"):
+        digits.export(out, "aggregated")
+    assert out.read_bytes() == b"before"
+    assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
+
+
+def test_the_example_serves_with_onnxruntime_and_numpy_alone(digits, plain, typed, tmp_path):
+    """In a process where torch, Pillow and sla cannot be imported, without and with the preprocessing."""
+    test = load("digits").test
+    images = test.read(range(4)).images
+    for place, pixels in enumerate(images[:, 0].numpy()):
+        if place % 2:
+            np.save(tmp_path / f"{place}.npy", pixels)
+        else:
+            (tmp_path / f"{place}.pgm").write_bytes(b"P5\n# a digit\n8 8\n255\n" + pixels.tobytes())
+    files = [tmp_path / f"{place}.{'npy' if place % 2 else 'pgm'}" for place in range(4)]
+    for name in ("torch", "PIL", "sla"):
+        (tmp_path / "blocked").mkdir(exist_ok=True)
+        (tmp_path / "blocked" / f"{name}.py").write_text("raise ImportError('blocked')")
+    alone = {**os.environ, "PYTHONPATH": str(tmp_path / "blocked")}
+    for model, run, how in ((plain, digits, "single"), (typed[0], Run(digits.folder), "aggregated")):
+        command, classes = [sys.executable, EXAMPLE, model], json.loads(metadata(model)["classes"])
+        done = subprocess.run([*command, *files], capture_output=True, encoding="utf-8", env=alone)
+        assert done.returncode == 0, done.stderr
+        logits = run.evaluate(test.subset(range(4))).logits[how]
+        wanted = (logits / run.temperatures[how]).softmax(1)
+        for probabilities, file in zip(wanted, files, strict=True):
+            best = int(probabilities.argmax())
+            assert f"{file}\t{classes[best]} {100 * probabilities[best]:.1f}%" in done.stdout
+    wrong = tmp_path / "wrong.jpg"
+    wrong.write_bytes(b"\xff\xd8 not numpy's")
+    done = subprocess.run([*command, wrong], capture_output=True, encoding="utf-8", env=alone)
+    assert done.returncode == 1
+    assert done.stderr == f"{wrong}: not .npy, PPM or PGM; other formats need Pillow\n"
+    process = subprocess.Popen(
+        [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=alone
+    )
+    try:
+        address = process.stdout.readline().decode().strip()
+        with urllib.request.urlopen(address, files[1].read_bytes()) as answer:
+            first = json.load(answer)["classes"][0]
+        assert first["class"] == classes[int(wanted[1].argmax())]
+        assert first["probability"] == pytest.approx(wanted[1].max().item(), abs=1e-4)
+        pickled = io.BytesIO()
+        np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
+        for body in (b"nothing", pickled.getvalue(), b"P5 99999 99999 255 x"):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(address, body)
+            assert refused.value.code == 400
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_backbones())
+def test_every_backbone_and_kind_of_inference(name, pictures, tmp_path):
+    """Within 1e-4 of the run on 100 real images, at batch 1 and 64; very large nets on ten."""
+    settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "resized(0.35), flip"}
+    settings |= {"model__backbone": name, "model__weights": "none", "data__hold_out": 0.5}
+    run = sla.fit(str(pictures), tmp_path / "run", **{**FEW, **settings})
+    dataset, _ = run.unseen()
+    if count_flops(run.model.backbone, (3, 32, 32)) > 5e9:
+        dataset = dataset.subset(range(0, len(dataset), 10))
+    sharpened(run, dataset)
+    assert run.model.method.kinds == ("single", "aggregated", "distilled")
+    for how in run.model.method.kinds:
+        agrees(run, how, tmp_path / f"{how}.onnx", dataset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "head", "views"),
+    [
+        ("sla+sd", "linear", "rot4"),
+        ("sla+sd", "linear", "rgb6*rot2"),
+        ("sla+sd", "cosine", "rgb(RGB,BGR)"),
+        ("sla", "cosine", "rot4*rgb3"),
+        ("sla", "linear", "rot(0,270)"),
+        ("mt", "linear", "rgb6"),
+        ("da", "cosine", "rgb3"),
+        ("baseline", "linear", "none"),
+    ],
+)
+def test_every_method_and_kind_of_views(method, head, views, pictures, tmp_path):
+    settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "crop(4)", "data__hold_out": 0.5}
+    settings |= {"method__name": method, "method__head": head, "method__views": views}
+    run = sla.fit(str(pictures), tmp_path / "run", **{**TINY, **settings})
+    dataset, _ = run.unseen()
+    sharpened(run, dataset)
+    for how in run.model.method.kinds:
+        agrees(run, how, tmp_path / f"{how}.onnx", dataset)
+
+
+@pytest.mark.slow
+def test_timm_models_are_exported_too(pictures, tmp_path):
+    pytest.importorskip("timm", reason="needs the extra `timm`")
+    settings = {"model__backbone": "timm:convnext_atto", "data__stored_size": 64, "model__resolution": 64}
+    run = sla.fit(
+        str(pictures),
+        tmp_path / "run",
+        **{**FEW, **settings, "model__weights": "none", "data__hold_out": 0.5},
+    )
+    dataset, _ = run.unseen()
+    agrees(sharpened(run, dataset), "aggregated", tmp_path / "model.onnx", dataset)
+
+
+@pytest.mark.slow
+def test_a_whole_run_is_exported_by_a_process_of_its_own(digits, tmp_path):
+    """As typed; the working folder and the temporary one are as they were."""
+    folder, spare = shutil.copytree(digits.folder, tmp_path / "run"), tmp_path / "spare"
+    spare.mkdir()
+    (tmp_path / "here").mkdir()
+    command = [sys.executable, "-m", "sla", "export", folder, tmp_path / "here" / "model.onnx"]
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path / "here",
+        env={**os.environ, "TMPDIR": str(spare)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["model.onnx"]
+    assert list(spare.iterdir()) == []
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert isinstance(Run(folder), Run)
