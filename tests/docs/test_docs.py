@@ -16,7 +16,7 @@ from PIL import Image
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "sla"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-CORE = ("views", "labels", "heads", "criteria", "losses", "methods", "inference", "classifier")
+CORE = ("views", "labels", "heads", "criteria", "imbalance", "losses", "methods", "inference", "classifier")
 MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "errors": set(),
     "disk": set(),
