@@ -88,7 +88,7 @@ def test_evaluate_shows_every_kind_side_by_side(run):
     found = json.loads(sla("evaluate", run, "--json", "--which", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
-        assert set(scores) == {"top1", "top5", "ece", "nll", "seconds_per_image"}
+        assert set(scores) == {"top1", "top5", "balanced", "ece", "nll", "seconds_per_image"}
         assert 0 <= scores["top1"] <= scores["top5"] <= 100
 
 

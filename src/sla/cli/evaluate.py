@@ -15,7 +15,10 @@ def evaluate(
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Accuracy (top 1 and 5), calibration error and time, for single, aggregated and distilled inference."""
+    """Accuracy, calibration error and time, for single, aggregated and distilled inference.
+
+    Accuracy is top 1, top 5, and balanced: the mean over classes.
+    """
     import json
 
     from sla.cli.display import print_table
@@ -33,7 +36,7 @@ def evaluate(
         print(json.dumps({"run": str(run), "which": which, "images": len(dataset), "inference": found}))
         return
     print(f"{len(dataset):,} images, {which} checkpoint")
-    header = ("inference", "top 1 %", "top 5 %", "ECE %", "NLL", "ms an image")
+    header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms an image")
     print_table(
         header,
         [
@@ -41,6 +44,7 @@ def evaluate(
                 how,
                 f"{s['top1']:.2f}",
                 f"{s['top5']:.2f}",
+                f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sla.training.run import Run
 
 METHODS = "baseline, da, mt, sla, sla+sd"
+IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
 
@@ -23,6 +24,7 @@ def train(
     backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
     augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'resized(0.35), flip'.")] = None,
+    imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
     epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
     iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
     minutes: Annotated[float | None, Option(help="How long; the rate is measured once.")] = None,
@@ -44,6 +46,7 @@ def train(
         "model.backbone": backbone,
         "model.weights": weights,
         "augment": augment,
+        "method.imbalance": imbalance,
         "run.epochs": epochs,
         "run.iterations": iterations,
         "run.minutes": minutes,

@@ -11,18 +11,19 @@ from torch import Tensor
 from sla.data.datasets import load
 from sla.data.files import Tick
 from sla.data.loader import EvalLoader
-from sla.data.protocols import hold_out
 from sla.data.store import Dataset
 from sla.errors import InputError, shown
 from sla.labels import join_labels
 from sla.report import html
 from sla.report.calibration import calibration_part, surest_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
+from sla.report.imbalance import frequency_part
 from sla.report.matrix import classes_part, matrix_part
 from sla.report.pictures import Card, cards, sheet
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
+from sla.training.plan import split_images
 from sla.training.run import Run, same_classes
 
 MISTAKES, VIEWED = 12, 4  # pictures of mistakes, and of what the model sees
@@ -60,7 +61,9 @@ def images_of(run: Run, data: str | Path | None = None) -> tuple[Dataset, str]:
             f"{shown(own.source)}: no test images, and none were held out: say what to report on, "
             "`sla report RUN DATA`"
         )
-    return hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)[1], HELD_OUT
+    held_out = split_images(run.config, splits, [])[1]
+    assert held_out is not None
+    return held_out, HELD_OUT
 
 
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
@@ -79,6 +82,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         html.section("Training", _curves(run.folder / "metrics.csv")),
         html.section("What is taken for what", matrix_part(targets, predicted, classes)),
         html.section("Accuracy of each class", classes_part(targets, predicted, classes)),
+        html.section("Frequent and rare classes", frequency_part(run, outputs, classes)),
         html.section(
             "How sure it is",
             html.paragraph(

@@ -14,13 +14,14 @@ from sla.data.datasets import load
 from sla.data.files import available_cores
 from sla.data.folder import choose_size
 from sla.data.kept import cache_dir
-from sla.data.protocols import hold_out, limited
+from sla.data.protocols import hold_out, limited, long_tailed, selection_set
 from sla.data.recipe import check_augment
 from sla.data.scan import open_index
 from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
 from sla.training.config import Config
+from sla.training.imbalance import choose_imbalance
 from sla.training.run import check_device, same_classes
 from sla.views import parse_views
 
@@ -65,7 +66,9 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     )
     actual = config.data.model_copy(update={"stored_size": max(splits.train.images.shape[1:])})
     config = _choose_channels(config.model_copy(update={"data": actual}), splits, reasons)
-    train, val = _split(config, splits, reasons)
+    train, val = split_images(config, splits, reasons)
+    method, found = choose_imbalance(config.method, train.counts(), train.classes)
+    config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
@@ -165,16 +168,38 @@ def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Conf
     return config
 
 
-def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
+def split_images(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
     """The training images and the held-out ones that the best checkpoint is chosen on."""
     train, val = splits.train, splits.val and same_classes(splits.val, splits.train.classes)
-    if val is None and config.data.hold_out:
+    if config.data.long_tail is not None:
+        train, left_out = _cut_tail(config, train, reasons)
+        if val is None and config.data.hold_out:
+            each = max(round(config.data.hold_out * len(splits.train) / train.num_classes), 1)
+            val = selection_set(left_out, each, config.data.hold_out_seed)
+            if not len(val):
+                raise InputError(
+                    "the tail leaves no image to hold out: a lower data.long_tail_max, or hold_out=0"
+                )
+            reasons.append(f"{len(val):,} images that the tail left out are held out to choose on")
+    elif val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
         reasons.append(f"{len(val):,} of the training images are held out to choose on")
     if config.data.per_class:
         train = limited(train, config.data.per_class, config.run.seed)
         reasons.append(f"{config.data.per_class} images of each class")
     return train, val
+
+
+def _cut_tail(config: Config, train: Dataset, reasons: list[str]) -> tuple[Dataset, Dataset]:
+    data = config.data
+    assert data.long_tail is not None
+    if data.per_class:
+        raise InputError(
+            "data.per_class and data.long_tail both say how many images a class keeps: choose one"
+        )
+    train, left_out = long_tailed(train, data.long_tail, data.long_tail_max)
+    reasons.append(f"a long tail of ratio {data.long_tail:g}: {len(train):,} images")
+    return train, left_out
 
 
 def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
@@ -220,6 +245,10 @@ def _check(config: Config, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
         raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+    if config.data.long_tail_max is not None and config.data.long_tail is None:
+        raise InputError(
+            "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"
+        )
     num_views = len(parse_views(config.method.views))
     chosen = config.method.views_per_step or num_views
     if chosen > max(num_views, 1):

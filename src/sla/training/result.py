@@ -49,6 +49,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
             "val": len(plan.val) if plan.val else 0,
             "test": len(plan.test) if plan.test else 0,
         },
+        "train_counts": plan.train.counts().tolist(),
         "cost": _cost(trainer),
         "versions": {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "commit": _commit(),
