@@ -237,6 +237,17 @@ def test_no_module_reaches_upwards(module):
             assert outside == "torch" or outside in sys.stdlib_module_names, f"{module} imports {name}"
 
 
+def test_the_tables_of_imbalance_are_made_from_their_results():
+    script = REPOSITORY / "benchmarks" / "imbalance_choices.py"
+    spec = importlib.util.spec_from_file_location("imbalance_choices", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = module.read_rows()
+    done = [(row["arm"], int(row["seed"])) for row in rows]
+    assert sorted(done) == sorted((arm, seed) for arm in module.ARMS for seed in module.SEEDS)
+    assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")
+
+
 def test_the_table_of_views_is_made_from_its_results():
     import csv
     import importlib.util

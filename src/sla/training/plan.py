@@ -174,12 +174,12 @@ def split_images(config: Config, splits: Splits, reasons: list[str]) -> tuple[Da
     if config.data.long_tail is not None:
         train, left_out = _cut_tail(config, train, reasons)
         if val is None and config.data.hold_out:
+            if not len(left_out):
+                raise InputError(
+                    "the tail leaves no image to hold out: lower data.long_tail_max or hold_out=0"
+                )
             each = max(round(config.data.hold_out * len(splits.train) / train.num_classes), 1)
             val = selection_set(left_out, each, config.data.hold_out_seed)
-            if not len(val):
-                raise InputError(
-                    "the tail leaves no image to hold out: a lower data.long_tail_max, or hold_out=0"
-                )
             reasons.append(f"{len(val):,} images that the tail left out are held out to choose on")
     elif val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
