@@ -70,7 +70,7 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
     rows = [_row(group, counts or [], outputs, headline) for group in groups]
     balanced = [f"{balanced_accuracy(outputs.logits[how], outputs.targets):.2f}%" for how in kinds]
     present = len(outputs.targets.unique())
-    each = f"{min(counts):,} to {max(counts):,}" if counts else ""
+    each = _range(counts) if counts else ""
     count = f"{len(outputs.targets):,}"
     rows.append(["balanced: mean over classes", f"{present:,}", each, count, *balanced, ""])
     names = [how + (" *" if how == headline else "") for how in kinds]
@@ -91,11 +91,16 @@ def _row(group: Shots, counts: Sequence[int], outputs: Outputs, headline: str) -
     return [
         group.name,
         f"{len(group.classes):,}",
-        f"{min(numbers):,} to {max(numbers):,}",
+        _range(numbers),
         f"{images:,}",
         *reached,
         f"{low:.1f} to {high:.1f}" if images else "",
     ]
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _all_counts(counts: Sequence[int], classes: Sequence[str]) -> str:
