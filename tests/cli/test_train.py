@@ -53,6 +53,14 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
     assert "test images chose nothing" in told
 
 
+def test_imbalance_says_what_it_found_and_chose(tmp_path):
+    few = ("--set", "data.long_tail=20", "--set", "data.long_tail_max=100", "--iterations", 2, *SMALL)
+    told = sla("train", "digits", "--out", tmp_path / "run", "--imbalance", "auto", *few)
+    assert "classes have 5 to 100 training images, at least 10 times as many: imbalance " in told
+    told = sla("train", "digits", "--out", tmp_path / "plain", *few)
+    assert "rare ones may be learnt badly; --imbalance auto" in told
+
+
 def test_compare_trains_the_other_method_on_the_same_images(tmp_path):
     told = sla(
         "train", "digits", "--out", tmp_path / "run", "--iterations", 3, "--compare", "baseline", *SMALL
@@ -122,6 +130,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
         (["train", "digits", "--epochs", "1", "--minutes", "1"], "say how long once"),
         (["train", "--resume"], "--resume needs the run's folder"),
         (["train", "digits", "--set", "run.device=tpu9"], "tpu9"),
+        (["train", "digits", "--imbalance", "ldam"], "method.imbalance: "),
         (["evaluate", "nowhere"], "not a run"),
         (["predict", "nowhere", "x.png"], "not a run"),
     ],
