@@ -50,8 +50,9 @@ def mean_over_labels(
     if not isinstance(target, MixedTarget):
         loss, mass = _sums(scores(target), target, weight, label_smoothing, None)
         return loss / mass
-    lam = shares(target)
-    loss_a, mass_a = _sums(scores(target.a), target.a, weight, label_smoothing, lam)
+    first = scores(target.a)
+    lam = shares(target).to(first)  # before 1 - lam: the shares may come in half precision
+    loss_a, mass_a = _sums(first, target.a, weight, label_smoothing, lam)
     loss_b, mass_b = _sums(scores(target.b), target.b, weight, label_smoothing, 1 - lam)
     return (loss_a + loss_b) / (mass_a + mass_b)
 
@@ -81,7 +82,6 @@ def _sums(
         weighted = log_prob if weight is None else log_prob * weight
         loss = (1 - smoothing) * loss - smoothing * weighted.mean(1)
     if share is not None:
-        share = share.to(log_prob)
         loss, mass = share * loss, share * mass
     return loss.sum(), mass.sum()
 
