@@ -23,6 +23,16 @@ _HOME = {
     "labels": ("MixedTarget", "join_labels", "split_labels"),
     "heads": ("JointHead", "PlainHead"),
     "criteria": ("CrossEntropy", "cross_entropy"),
+    "imbalance": (
+        "LDAM",
+        "Focal",
+        "LogitAdjusted",
+        "class_balanced_weights",
+        "focal_loss",
+        "ldam",
+        "ldam_margins",
+        "logit_adjusted_loss",
+    ),
     "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
     "methods": ("SLA", "Baseline", "DataAugmentation", "Method", "MultiTask", "Several", "create_method"),
     "inference": ("aggregate_views", "average_views", "select_view"),
@@ -43,6 +53,16 @@ if TYPE_CHECKING:
     from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning
     from sla.factory import create, load, save
     from sla.heads import JointHead, PlainHead
+    from sla.imbalance import (
+        LDAM,
+        Focal,
+        LogitAdjusted,
+        class_balanced_weights,
+        focal_loss,
+        ldam,
+        ldam_margins,
+        logit_adjusted_loss,
+    )
     from sla.inference import aggregate_views, average_views, select_view
     from sla.labels import MixedTarget, join_labels, split_labels
     from sla.losses import data_augmentation_loss, distillation_loss, multi_task_loss, sla_loss

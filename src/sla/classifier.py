@@ -154,6 +154,7 @@ class Classifier(nn.Module):
 
     def _check_class_weights(self) -> None:
         for criterion in self.method.criteria:
-            weight = getattr(criterion, "weight", None)
-            if isinstance(weight, Tensor) and weight.ndim == 1 and len(weight) != self.num_classes:
-                raise InputError(f"{len(weight)} class weights do not fit {self.num_classes} classes")
+            for name, spoken in getattr(criterion, "per_class", {"weight": "class weights"}).items():
+                values = getattr(criterion, name, None)
+                if isinstance(values, Tensor) and values.ndim == 1 and len(values) != self.num_classes:
+                    raise InputError(f"{len(values)} {spoken} do not fit {self.num_classes} classes")

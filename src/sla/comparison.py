@@ -17,7 +17,8 @@ from sla.data.store import Dataset
 from sla.errors import shown
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
 from sla.training.config import Config, keys
-from sla.training.run import Run, same_classes
+from sla.training.run import Run
+from sla.training.split import same_classes
 from sla.training.together import SharedImages, open_runs
 
 MOST_SAID = 3  # differences told one by one in the summary

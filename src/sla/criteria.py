@@ -4,7 +4,8 @@ A criterion is any callable `(logits (B, K), target) -> scalar`. Values given pe
 labels (K = N*M) by inheritance: each of a class's M labels has its class's value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -36,31 +37,45 @@ def cross_entropy(
     Logits of half precision are summed in float32, and so is their loss.
     """
     log_prob = log_probabilities(input)
-    labels = None if weight is None else spread_classes(weight.to(log_prob), input.shape[-1])
+    return mean_over_labels(lambda labels: log_prob, target, weight, label_smoothing)
+
+
+def mean_over_labels(
+    scores: Callable[[Tensor], Tensor], target: Target, weight: Tensor | None, label_smoothing: float
+) -> Tensor:
+    """`cross_entropy`'s mean, of any scores (B, K) that stand for log p; each parent of a mix has its own.
+
+    `scores` is called with the labels (B,) that are taken for true, one parent of a mixed target at a time.
+    """
     if not isinstance(target, MixedTarget):
-        loss, mass = _sums(log_prob, target, labels, label_smoothing, None)
+        loss, mass = _sums(scores(target), target, weight, label_smoothing, None)
         return loss / mass
-    lam = shares(target).to(log_prob)
-    loss_a, mass_a = _sums(log_prob, target.a, labels, label_smoothing, lam)
-    loss_b, mass_b = _sums(log_prob, target.b, labels, label_smoothing, 1 - lam)
+    first = scores(target.a)
+    lam = shares(target).to(first)  # before 1 - lam: the shares may come in half precision
+    loss_a, mass_a = _sums(first, target.a, weight, label_smoothing, lam)
+    loss_b, mass_b = _sums(scores(target.b), target.b, weight, label_smoothing, 1 - lam)
     return (loss_a + loss_b) / (mass_a + mass_b)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """The log softmax over the last dimension, in float32 where logits are of half precision."""
+    return without_half(logits).log_softmax(-1)
+
+
+def without_half(logits: Tensor) -> Tensor:
+    """Logits of half precision in float32, others as they are."""
     # Half precision ends at 65504: the sum over a batch would overflow before it is divided.
-    half = logits.dtype in (torch.float16, torch.bfloat16)
-    return logits.log_softmax(-1, dtype=torch.float32 if half else None)
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def _sums(
     log_prob: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, share: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Numerator and denominator of the mean over the batch, each image counted by its share."""
-    if log_prob.ndim != 2 or target.shape != log_prob.shape[:1]:
-        shapes = f"{tuple(log_prob.shape)} and {tuple(target.shape)}"
-        raise InputError(f"cross entropy needs logits (B, K) and a target (B,), not {shapes}")
+    check_shapes(log_prob, target)
     target = target.long()
+    if weight is not None:
+        weight = spread_classes(weight.to(log_prob), log_prob.shape[-1])
     mass = torch.ones_like(log_prob[:, 0]) if weight is None else weight[target]
     loss = -mass * log_prob.gather(1, target.unsqueeze(1)).squeeze(1)
     if smoothing:
@@ -71,20 +86,52 @@ def _sums(
     return loss.sum(), mass.sum()
 
 
+def check_shapes(logits: Tensor, target: Tensor) -> None:
+    """Refuse what is not logits (B, K) with labels (B,)."""
+    if logits.ndim != 2 or target.shape != logits.shape[:1]:
+        shapes = f"{tuple(logits.shape)} and {tuple(target.shape)}"
+        raise InputError(f"cross entropy needs logits (B, K) and a target (B,), not {shapes}")
+
+
 class CrossEntropy(nn.Module):
-    """`cross_entropy` with its class weights (N,) and label smoothing kept."""
+    """`cross_entropy` with its class weights (N,) and label smoothing kept.
 
+    With `start`, the weights are deferred: all count 1 until `advance` comes to that share of the run.
+    """
+
+    # Attributes with a value for each class, and how to speak of them.
+    per_class: Mapping[str, str] = MappingProxyType({"weight": "class weights", "deferred": "class weights"})
     weight: Tensor | None
+    deferred: Tensor | None
 
-    def __init__(self, weight: Tensor | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self, weight: Tensor | None = None, label_smoothing: float = 0.0, start: float = 0.0
+    ) -> None:
         super().__init__()
         if not 0 <= label_smoothing <= 1:
             raise InputError(f"label smoothing must be between 0 and 1, not {label_smoothing}")
         if weight is not None and (weight.ndim != 1 or not bool((weight >= 0).all()) or not weight.any()):
             raise InputError("class weights must be one number a class, none negative, not all zero")
+        if not 0 <= start <= 1 or (start and weight is None):
+            raise InputError(f"start is a share of the run from which weights count, not {start}")
         # Not part of a checkpoint: weights follow from the training data, not from the model.
-        self.register_buffer("weight", weight, persistent=False)
-        self.label_smoothing = label_smoothing
+        now = torch.ones_like(weight) if weight is not None and start else weight
+        self.register_buffer("weight", now, persistent=False)
+        self.register_buffer("deferred", weight if start else None, persistent=False)
+        self.label_smoothing, self.start = label_smoothing, start
+
+    def advance(self, step: int, steps: int) -> None:
+        """Before step number `step` of `steps`, from 0: deferred weights are 1, or count from here on.
+
+        It follows from the step alone. The values are filled into the tensor that is there, so a compiled
+        step stays compiled.
+        """
+        if self.deferred is None or self.weight is None:
+            return
+        if step >= self.start * steps:
+            self.weight.copy_(self.deferred)
+        else:
+            self.weight.fill_(1.0)
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
         """Logits (B, K) and a hard or mixed target -> scalar."""

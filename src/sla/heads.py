@@ -11,6 +11,7 @@ from sla.errors import InputError, nearest
 from sla.labels import by_view
 
 KINDS = ("linear", "cosine")
+SCALE = 30.0  # of a cosine head
 
 
 class JointHead(nn.Module):
@@ -21,7 +22,7 @@ class JointHead(nn.Module):
     """
 
     def __init__(
-        self, in_features: int, num_classes: int, num_views: int, kind: str = "linear", scale: float = 30.0
+        self, in_features: int, num_classes: int, num_views: int, kind: str = "linear", scale: float = SCALE
     ) -> None:
         super().__init__()
         if kind not in KINDS:
@@ -99,7 +100,9 @@ class JointHead(nn.Module):
 class PlainHead(JointHead):
     """Logits of the N classes: a joint head of one view."""
 
-    def __init__(self, in_features: int, num_classes: int, kind: str = "linear", scale: float = 30.0) -> None:
+    def __init__(
+        self, in_features: int, num_classes: int, kind: str = "linear", scale: float = SCALE
+    ) -> None:
         super().__init__(in_features, num_classes, 1, kind, scale)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sla.criteria import Criterion, cross_entropy
 from sla.errors import InputError, SLAWarning, nearest
 from sla.heads import JointHead, PlainHead
+from sla.imbalance import check_head
 from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
 from sla.labels import Target
 from sla.losses import VIEW_REDUCTIONS, data_augmentation_loss, distillation_loss, sla_loss, view_loss
@@ -80,6 +81,9 @@ class Baseline(Method):
     head: str = "linear"
     views: Views = field(default=Identity(), init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        check_head(self.head, self.criterion)
+
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """One plain head."""
         return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
@@ -104,6 +108,7 @@ class DataAugmentation(Method):
 
     def __post_init__(self) -> None:
         check_views(self.views)
+        check_head(self.head, self.criterion)
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """One plain head."""
@@ -167,6 +172,7 @@ class SLA(Method):
 
     def __post_init__(self) -> None:
         check_views(self.views)
+        check_head(self.head, self.criterion)
         if len(self.views) == 1:
             warnings.warn("SLA with one view augments no label: it is the baseline", SLAWarning)
         if self.view_reduction not in VIEW_REDUCTIONS:

@@ -116,6 +116,14 @@ def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monk
         assert "29 images" in told.out
 
 
+def test_imbalance_says_what_it_found_and_chose(tmp_path):
+    few = ("--set", "data.long_tail=20", "--set", "data.long_tail_max=100", "--iterations", 2, *SMALL)
+    told = sla("train", "digits", "--out", tmp_path / "run", "--imbalance", "auto", *few)
+    assert "classes have 5 to 100 training images, at least 10 times as many: imbalance " in told
+    told = sla("train", "digits", "--out", tmp_path / "plain", *few)
+    assert "rare ones may be learnt badly; --imbalance auto" in told
+
+
 def test_compare_trains_the_other_method_on_the_same_images(tmp_path):
     told = sla(
         "train", "digits", "--out", tmp_path / "run", "--iterations", 3, "--compare", "baseline", *SMALL
@@ -151,7 +159,7 @@ def test_evaluate_shows_every_kind_side_by_side(run):
     found = json.loads(sla("evaluate", run, "--json", "--which", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
-        assert set(scores) == {"top1", "top5", "ece", "nll", "seconds_per_image"}
+        assert set(scores) == {"top1", "top5", "balanced", "ece", "nll", "seconds_per_image"}
         assert 0 <= scores["top1"] <= scores["top5"] <= 100
 
 
@@ -185,6 +193,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
         (["train", "digits", "--epochs", "1", "--minutes", "1"], "say how long once"),
         (["train", "--resume"], "--resume needs the run's folder"),
         (["train", "digits", "--set", "run.device=tpu9"], "tpu9"),
+        (["train", "digits", "--imbalance", "ldam"], "method.imbalance: "),
         (["evaluate", "nowhere"], "not a run"),
         (["predict", "nowhere", "x.png"], "not a run"),
     ],

@@ -16,7 +16,7 @@ from PIL import Image
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "sla"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-CORE = ("views", "labels", "heads", "criteria", "losses", "methods", "inference", "classifier")
+CORE = ("views", "labels", "heads", "criteria", "imbalance", "losses", "methods", "inference", "classifier")
 MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "errors": set(),
     "disk": set(),
@@ -247,6 +247,17 @@ def test_no_module_reaches_upwards(module):
         elif own == "core":
             outside = name.split(".")[0]
             assert outside == "torch" or outside in sys.stdlib_module_names, f"{module} imports {name}"
+
+
+def test_the_tables_of_imbalance_are_made_from_their_results():
+    script = REPOSITORY / "benchmarks" / "imbalance_choices.py"
+    spec = importlib.util.spec_from_file_location("imbalance_choices", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = module.read_rows()
+    done = [(row["arm"], int(row["seed"])) for row in rows]
+    assert sorted(done) == sorted((arm, seed) for arm in module.ARMS for seed in module.SEEDS)
+    assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "count"), [("finetune_views", 5), ("view_accuracy", 17)])

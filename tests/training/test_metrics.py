@@ -5,6 +5,7 @@ from torch import nn
 from sla.training.ema import Average
 from sla.training.metrics import (
     MetricsFile,
+    balanced_accuracy,
     calibration_error,
     fit_temperature,
     negative_log_likelihood,
@@ -89,3 +90,14 @@ def test_metrics_are_cut_back_to_where_a_run_goes_on(tmp_path):
     table.start(2)
     table.add(3, {"loss": 0.5, "val": 90.0})
     assert table.path.read_text() == "step,loss,val\n1,1,\n2,0.5,\n3,0.5,90\n"
+
+
+def test_balanced_accuracy_is_the_mean_over_the_classes_that_are_there():
+    targets = torch.tensor([0, 0, 0, 0, 1, 1, 3])
+    predicted = torch.tensor([0, 0, 0, 1, 1, 2, 0])
+    logits = torch.nn.functional.one_hot(predicted, 4).float()
+    assert balanced_accuracy(logits, targets) == pytest.approx(100 * (3 / 4 + 1 / 2 + 0) / 3)
+    metrics = pytest.importorskip("sklearn.metrics")
+    expected = 100 * metrics.balanced_accuracy_score(targets[:6], predicted[:6].clamp(max=1))
+    clamped = torch.nn.functional.one_hot(predicted[:6].clamp(max=1), 2).float()
+    assert balanced_accuracy(clamped, targets[:6]) == pytest.approx(expected)

@@ -33,7 +33,10 @@ def evaluate(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Accuracy (top 1 and 5), calibration error and time, for single, aggregated and distilled inference."""
+    """Accuracy, calibration error and time, for single, aggregated and distilled inference.
+
+    Accuracy is top 1, top 5, and balanced: the mean over classes.
+    """
     import json
 
     from sla.cli.display import print_table
@@ -55,7 +58,7 @@ def evaluate(
         print(json.dumps({"run": " ".join(folders), "which": which, "images": count, "inference": found}))
         return
     print(f"{count:,} images, {which} checkpoint")
-    header = ("inference", "top 1 %", "top 5 %", "ECE %", "NLL", "ms an image")
+    header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms an image")
     print_table(
         header,
         [
@@ -63,6 +66,7 @@ def evaluate(
                 kind,
                 f"{s['top1']:.2f}",
                 f"{s['top5']:.2f}",
+                f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sla.training.run import Run
 
 METHODS = "baseline, da, mt, sla, sla+sd"
+IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
 
@@ -27,6 +28,7 @@ def train(
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
     augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
     mix: Annotated[str | None, Option(help="'cutmix(1.0, 0.5)' or 'mixup(1.0)': images and labels.")] = None,
+    imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
     epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
     iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
     minutes: Annotated[float | None, Option(help="How long; the rate is measured once.")] = None,
@@ -51,6 +53,7 @@ def train(
         "model.weights": weights,
         "augment": augment,
         "mix": mix,
+        "method.imbalance": imbalance,
         "run.epochs": epochs,
         "run.iterations": iterations,
         "run.minutes": minutes,

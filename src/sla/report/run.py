@@ -18,13 +18,15 @@ from sla.report import html
 from sla.report.amounts import amount, duration, part
 from sla.report.calibration import calibration_part, surest_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
+from sla.report.imbalance import frequency_part
 from sla.report.matrix import classes_part, matrix_part
 from sla.report.pictures import Card, cards, sheet, short_name
 from sla.report.views_part import views_told_part
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error
-from sla.training.run import HELD_OUT, Run, same_classes
+from sla.training.run import HELD_OUT, Run
+from sla.training.split import same_classes
 
 MISTAKES, VIEWED = 12, 4  # pictures of mistakes, and of what the model sees
 NOTES = {
@@ -85,6 +87,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         html.section("Training", _curves(run.folder / "metrics.csv")),
         html.section("What is taken for what", matrix_part(targets, predicted, classes)),
         html.section("Accuracy of each class", classes_part(targets, predicted, classes)),
+        html.section("Frequent and rare classes", frequency_part(run, outputs, classes)),
         html.section(
             "How sure it is",
             html.paragraph(

@@ -1,15 +1,16 @@
 """From a resolved configuration to the objects of a run: model, optimiser, pipelines."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sla.classifier import Classifier
-from sla.criteria import CrossEntropy
 from sla.data.augment import Pipeline
 from sla.data.draws import Draws
 from sla.data.recipe import eval_pipeline, train_pipeline
@@ -18,22 +19,25 @@ from sla.factory import create
 from sla.methods import Method, create_method
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import Config
+from sla.training.imbalance import build_criterion
 from sla.views import parse_views
 
 
-def build_method(config: Config) -> Method:
-    """The method with its views and its criterion."""
+def build_method(config: Config, counts: Sequence[int] | np.ndarray | None = None) -> Method:
+    """The method with its views and its criterion; `counts` (N,) are the training images of each class."""
     part = config.method
     options: dict[str, Any] = {
-        "criterion": CrossEntropy(label_smoothing=part.label_smoothing),
-        "head": part.head,
+        "criterion": build_criterion(part, counts),
+        "head": part.head or "linear",
     }
     if part.name.startswith("sla"):
         options |= {"beta": part.beta, "temperature": part.temperature, "view_reduction": part.view_reduction}
     return create_method(part.name, parse_views(part.views), **options)
 
 
-def build_model(config: Config, classes: tuple[str, ...]) -> Classifier:
+def build_model(
+    config: Config, classes: tuple[str, ...], counts: Sequence[int] | np.ndarray | None = None
+) -> Classifier:
     """A new classifier, its random weights from the seed, its first weights where they are asked for."""
     assert config.model.backbone is not None
     options: dict[str, Any] = dict(config.model.options)
@@ -42,7 +46,7 @@ def build_model(config: Config, classes: tuple[str, ...]) -> Classifier:
         options["pretrained"] = True
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
-        model = create(config.model.backbone, len(classes), build_method(config), **options)
+        model = create(config.model.backbone, len(classes), build_method(config, counts), **options)
     model.class_names = list(classes)
     if weights not in ("none", "pretrained"):
         load_backbone(model, weights)

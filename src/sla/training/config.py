@@ -24,6 +24,10 @@ class DataConfig(Part):
     hold_out: float = Field(0.1, ge=0, lt=1, description="share of train held out, unless there is a val")
     hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
     per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
+    long_tail: float | None = Field(
+        None, gt=1, description="cut train to a long tail: the first class has this many times the last"
+    )
+    long_tail_max: int | None = Field(None, ge=1, description="images of the tail's first class")
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
     cache: bool = Field(
         False, description="keep resized pictures in the cache folder: decoded once, not at every start"
@@ -55,8 +59,14 @@ class MethodConfig(Part):
     beta: float = Field(1.0, ge=0, description="weight of the student's own cross entropy")
     temperature: float = Field(1.0, gt=0, description="of the distillation")
     view_reduction: Literal["mean", "sum"] = Field("mean", description="of the joint loss over views")
-    head: Literal["linear", "cosine"] = Field("linear", description="or cosine")
+    head: Literal["linear", "cosine"] | None = Field(None, description="linear; cosine with ldam-drw")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of class and joint labels")
+    imbalance: Literal["none", "auto", "cb", "ldam-drw", "focal", "logit-adjust"] = Field(
+        "none", description="for rare classes: auto, cb, ldam-drw, focal, logit-adjust"
+    )
+    deferred: float = Field(
+        0.8, ge=0, le=1, description="share of the run from which the weights of ldam-drw count"
+    )
 
 
 class OptimizerConfig(Part):

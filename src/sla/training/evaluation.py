@@ -13,7 +13,12 @@ from sla.data.files import Tick
 from sla.data.loader import EvalLoader
 from sla.data.store import Dataset
 from sla.training.distributed import Group
-from sla.training.metrics import calibration_error, negative_log_likelihood, top_k_accuracy
+from sla.training.metrics import (
+    balanced_accuracy,
+    calibration_error,
+    negative_log_likelihood,
+    top_k_accuracy,
+)
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,16 @@ class Outputs:
     targets: Tensor
 
     def scores(self, temperatures: dict[str, float] | None = None) -> dict[str, dict[str, float]]:
-        """For each kind: top1, top5 and ece in percent, and nll; calibrated where a temperature is given."""
+        """For each kind: top1, top5, balanced (the mean over classes) and ece in percent, and nll.
+
+        The last two are calibrated where a temperature is given.
+        """
         temperatures = temperatures or {}
         return {
             how: {
                 "top1": top_k_accuracy(logits, self.targets),
                 "top5": top_k_accuracy(logits, self.targets, 5),
+                "balanced": balanced_accuracy(logits, self.targets),
                 "ece": calibration_error(logits, self.targets, temperatures.get(how, 1.0)),
                 "nll": negative_log_likelihood(logits, self.targets, temperatures.get(how, 1.0)),
             }

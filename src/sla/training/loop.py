@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sla.backbones.dropblock import advance_step
+from sla.criteria import CrossEntropy
 from sla.data.draws import seed_of
 from sla.data.loader import Batch, TrainLoader, resident
 from sla.data.mixing import parse_mix
@@ -54,7 +55,8 @@ class Trainer:
         self.steps, self.batch_size = run.iterations, run.batch_size
         name = run.device or "cpu"
         self.device = torch.device(f"cuda:{group.local_rank}" if name == "cuda" else name)
-        self.model = build_model(self.config, plan.train.classes).to(self.device)
+        self.model = build_model(self.config, plan.train.classes, plan.train.counts())
+        self.model = self.model.to(self.device)
         if run.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = build_optimizer(self.config, self.model)
@@ -90,6 +92,9 @@ class Trainer:
             factor = rate_factor(optimizer, step, self.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
+            for criterion in self.model.method.criteria:
+                if isinstance(criterion, CrossEntropy):
+                    criterion.advance(step, self.steps)
             # Dropout too follows from seed, step and process, so a resumed run needs no random state.
             torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
             self.learn(step_module, batch)

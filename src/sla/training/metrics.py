@@ -23,6 +23,13 @@ def top_k_accuracy(logits: Tensor, targets: Tensor, k: int = 1) -> float:
     return 100 * (best == targets.unsqueeze(1)).any(1).double().mean().item()
 
 
+def balanced_accuracy(logits: Tensor, targets: Tensor) -> float:
+    """The mean of the classes' accuracies, in percent; classes without images are left out."""
+    counts = targets.bincount(minlength=logits.shape[1])
+    hits = targets[logits.argmax(1) == targets].bincount(minlength=logits.shape[1])
+    return 100 * (hits[counts > 0].double() / counts[counts > 0]).mean().item()
+
+
 def calibration_error(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> float:
     """ECE: the mean gap between confidence and accuracy over 15 equal bins of confidence, in percent."""
     confidence, predicted = (logits.double() / temperature).softmax(1).max(1)

@@ -16,7 +16,6 @@ from sla.data.files import available_cores
 from sla.data.folder import choose_size
 from sla.data.kept import cache_dir
 from sla.data.mixing import parse_mix
-from sla.data.protocols import hold_out, limited
 from sla.data.recipe import find_contradictions, read_policies
 from sla.data.scan import open_index
 from sla.data.sources import CATALOGUE
@@ -24,7 +23,9 @@ from sla.data.store import Dataset, Splits
 from sla.errors import InputError, SLAWarning
 from sla.training.build import build_pipelines
 from sla.training.config import Config
-from sla.training.run import check_device, same_classes
+from sla.training.imbalance import choose_imbalance
+from sla.training.run import check_device
+from sla.training.split import same_classes, split_images
 from sla.views import parse_views
 
 AUTO = "auto"  # views that are chosen by trying
@@ -72,7 +73,9 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     )
     actual = config.data.model_copy(update={"stored_size": max(splits.train.images.shape[1:])})
     config = _choose_channels(config.model_copy(update={"data": actual}), splits, reasons)
-    train, val = _split(config, splits, reasons)
+    train, val = split_images(config, splits, reasons)
+    method, found = choose_imbalance(config.method, train.counts(), train.classes)
+    config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
     # A file may change or go: the run keeps what it held.
     kept = read_policies(config.augment or "none", config.policies)
@@ -203,18 +206,6 @@ def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Conf
     return config
 
 
-def _split(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
-    """The training images and the held-out ones that the best checkpoint is chosen on."""
-    train, val = splits.train, splits.val and same_classes(splits.val, splits.train.classes)
-    if val is None and config.data.hold_out:
-        train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
-        reasons.append(f"{len(val):,} of the training images are held out to choose on")
-    if config.data.per_class:
-        train = limited(train, config.data.per_class, config.run.seed)
-        reasons.append(f"{config.data.per_class} images of each class")
-    return train, val
-
-
 def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     """Batch, optimiser, and how long."""
     tuned = config.model.weights != "none"
@@ -275,6 +266,10 @@ def _check(config: Config, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
         raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+    if config.data.long_tail_max is not None and config.data.long_tail is None:
+        raise InputError(
+            "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"
+        )
     parse_mix(config.mix)
     build_pipelines(config)
     channels = config.model.options.get("in_channels", 3)

@@ -52,6 +52,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
             "val": len(plan.val) if plan.val else 0,
             "test": len(plan.test) if plan.test else 0,
         },
+        "train_counts": plan.train.counts().tolist(),
         "cost": _cost(trainer),
         **describe_origin(),
     }

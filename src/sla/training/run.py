@@ -17,21 +17,20 @@ from sla.data.download import Progress
 from sla.data.files import FileImages, Tick
 from sla.data.hold import OnBadImage
 from sla.data.kept import cache_dir
-from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset, Splits
 from sla.data.ten_crop import ten_crop_pipelines
-from sla.errors import InputError, listed, shown
+from sla.errors import InputError, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer, infer_crops
+from sla.training.split import same_classes, split_images
 
 if TYPE_CHECKING:
     from sla.export import Exported
 
-HELD_OUT = "held-out images"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
@@ -135,9 +134,10 @@ class Run:
             return splits.val, HELD_OUT
         if not own.hold_out:
             return None
-        train, held = hold_out(splits.train, own.hold_out, seed=own.hold_out_seed)
+        train, held = split_images(self.config, splits, [])
+        assert held is not None
         before = self.result.get("images") or {"val": len(held)}
-        trained = before.get("train") if own.per_class is None else len(train)
+        trained = before.get("train")
         # Which images are held out follows from all there are: with others it would be others.
         if before.get("val") != len(held) or trained not in (None, len(train)):
             raise InputError(
@@ -202,17 +202,3 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(f"no device {device!r} here; cpu is always there") from None
-
-
-def same_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
-    """The dataset with its classes in the model's order; refused when it has classes the model lacks."""
-    if tuple(dataset.classes) == tuple(classes):
-        return dataset
-    unknown = [name for name in dataset.classes if name not in classes]
-    if unknown:
-        some = listed([shown(name) for name in unknown])
-        raise InputError(
-            f"another label set: the model does not know {len(unknown)} of these classes: {some}"
-        )
-    order = np.array([list(classes).index(name) for name in dataset.classes])
-    return Dataset(dataset.images, order[dataset.targets], tuple(classes), dataset.rows)

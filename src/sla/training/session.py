@@ -213,6 +213,8 @@ def _remove_if_unused(folder: Path) -> None:
 def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
     """A resumed run keeps its configuration: keys given now must say what it says."""
     given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    if config.method.imbalance == "auto":  # it was settled when the run began
+        given.get("method", {}).pop("imbalance", None)
     if config.method.views == AUTO:  # it was chosen when the run began
         given["method"] = {k: v for k, v in given["method"].items() if k not in ("views", "name")}
     merged = make_config(merge(stored.model_dump(mode="json"), given))
