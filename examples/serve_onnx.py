@@ -12,11 +12,14 @@ a picture of four times the stored size or more differs by a level or two of 255
 import argparse
 import io
 import json
+import os
 import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before its import: onnxruntime reports to its maker
 import onnxruntime
 
 MOST_BYTES = 64 << 20

@@ -54,6 +54,13 @@ def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def quiet(folder):
+    """An environment whose temporary folder is `spare`, where onnxruntime would leave its identifier."""
+    (folder / "spare").mkdir()
+    given = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    return {**given, "TMPDIR": str(folder / "spare")}
+
+
 def sharpened(run, dataset):
     """The run with heads that tell images apart, as a trained one's do, and a temperature of 0.7: a net that
     always answers a third would agree with anything."""
@@ -64,12 +71,16 @@ def sharpened(run, dataset):
     with torch.no_grad():
         features = run.model.features(seen)
         for head in run.model.heads.values():
-            if getattr(head, "bias", None) is None:
-                continue
-            logits = head(features)
-            factor = 2 / logits.std(0).mean()
-            head.bias.sub_(logits.mean(0)).mul_(factor)
-            head.weight.mul_(factor)
+            if getattr(head, "kind", "linear") == "cosine":
+                mean = torch.nn.functional.normalize(features, dim=1).mean(0)
+                mean /= mean.norm()
+                head.weight.sub_((head.weight @ mean)[:, None] * mean)
+                head.scale *= 2 / head(features).std(0).mean().item()
+            else:
+                logits = head(features)
+                factor = 2 / logits.std(0).mean()
+                head.bias.sub_(logits.mean(0)).mul_(factor)
+                head.weight.mul_(factor)
     return run
 
 
@@ -331,7 +342,7 @@ def test_the_example_serves_with_onnxruntime_and_numpy_alone(digits, plain, type
     for name in ("torch", "PIL", "sla"):
         (tmp_path / "blocked").mkdir(exist_ok=True)
         (tmp_path / "blocked" / f"{name}.py").write_text("raise ImportError('blocked')")
-    alone = {**os.environ, "PYTHONPATH": str(tmp_path / "blocked")}
+    alone = {**quiet(tmp_path), "PYTHONPATH": str(tmp_path / "blocked")}
     for model, run, how in ((plain, digits, "single"), (typed[0], Run(digits.folder), "aggregated")):
         command, classes = [sys.executable, EXAMPLE, model], json.loads(metadata(model)["classes"])
         done = subprocess.run([*command, *files], capture_output=True, encoding="utf-8", env=alone)
@@ -341,6 +352,7 @@ def test_the_example_serves_with_onnxruntime_and_numpy_alone(digits, plain, type
         for probabilities, file in zip(wanted, files, strict=True):
             best = int(probabilities.argmax())
             assert f"{file}\t{classes[best]} {100 * probabilities[best]:.1f}%" in done.stdout
+    assert list((tmp_path / "spare").iterdir()) == []
     wrong = tmp_path / "wrong.jpg"
     wrong.write_bytes(b"\xff\xd8 not numpy's")
     done = subprocess.run([*command, wrong], capture_output=True, encoding="utf-8", env=alone)
@@ -409,7 +421,8 @@ def test_every_method_and_kind_of_views(method, head, views, pictures, tmp_path)
 
 @pytest.mark.slow
 def test_timm_models_are_exported_too(pictures, tmp_path):
-    pytest.importorskip("timm", reason="needs the extra `timm`")
+    if util.find_spec("timm") is None:
+        pytest.skip("needs the extra `timm`")
     settings = {"model__backbone": "timm:convnext_atto", "data__stored_size": 64, "model__resolution": 64}
     run = sla.fit(
         str(pictures),
@@ -423,21 +436,13 @@ def test_timm_models_are_exported_too(pictures, tmp_path):
 @pytest.mark.slow
 def test_a_whole_run_is_exported_by_a_process_of_its_own(digits, tmp_path):
     """As typed; the working folder and the temporary one are as they were."""
-    folder, spare = shutil.copytree(digits.folder, tmp_path / "run"), tmp_path / "spare"
-    spare.mkdir()
+    folder = shutil.copytree(digits.folder, tmp_path / "run")
     (tmp_path / "here").mkdir()
     command = [sys.executable, "-m", "sla", "export", folder, tmp_path / "here" / "model.onnx"]
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path / "here",
-        env={**os.environ, "TMPDIR": str(spare)},
-    )
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "here", env=quiet(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert [path.name for path in (tmp_path / "here").iterdir()] == ["model.onnx"]
-    assert list(spare.iterdir()) == []
+    assert list((tmp_path / "spare").iterdir()) == []
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    assert isinstance(Run(folder), Run)

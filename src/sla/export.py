@@ -5,6 +5,7 @@ Class names, preprocessing and the rest that a stranger needs are in the file's 
 
 import copy
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,13 +79,16 @@ def export_onnx(
     channels = len(run.model.about["preprocessing"]["mean"])
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
-    say = say or (lambda line: None)
+    onnxruntime, say = _packages(), say or (lambda line: None)
     say(f"converting: {how} inference, {'pictures' if preprocessing else 'normalised images'} in")
     module = _Inference(run, how, preprocessing).cpu().eval()
     data = _convert(module, _example(run, preprocessing), describe(run, how, preprocessing))
     dataset, what = _images_to_check(run)
     say(f"comparing with the run on {len(dataset):,} {what}")
-    gap = _largest_difference(run, module, data, dataset, preprocessing, tick)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    gap = _largest_difference(run, module, session, dataset, preprocessing, tick)
     if not gap <= (PICTURE_TOLERANCE if preprocessing else TOLERANCE):
         raise SLAError(
             f"{shown(path)}: not written: a probability of the exported model is {gap:.1e} off the run's"
@@ -152,13 +156,20 @@ def _example(run: "Run", preprocessing: bool) -> Tensor:
     return torch.zeros(3, len(about["mean"]), about["resolution"], about["resolution"])
 
 
-def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> bytes:
-    """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
+def _packages() -> Any:
+    """The module onnxruntime, kept from reporting to its maker; what torch's exporter needs is there too."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # counts only before the first import
     try:
-        import onnxruntime  # noqa: F401  # before the work: it is needed after it
-        import onnxscript  # noqa: F401  # torch's exporter needs it
+        import onnxruntime
+        import onnxscript  # noqa: F401
     except ImportError:
         raise MissingExtraError("export", "export") from None
+    onnxruntime.disable_telemetry_events()  # where it was imported before
+    return onnxruntime
+
+
+def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> bytes:
+    """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
     free = ("batch", "height", "width") if example.dtype == torch.uint8 else ("batch",)
     shape = {place: torch.export.Dim(name) for place, name in enumerate(free)}
     with warnings.catch_warnings():
@@ -212,14 +223,9 @@ def _images_to_check(run: "Run") -> tuple[Dataset, str]:
 
 @torch.inference_mode()
 def _largest_difference(
-    run: "Run", module: _Inference, data: bytes, dataset: Dataset, preprocessing: bool, tick: Tick | None
+    run: "Run", module: _Inference, session: Any, dataset: Dataset, preprocessing: bool, tick: Tick | None
 ) -> float:
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
     for done, given, seen in batches:
         expected = (module.model.logits(seen, module.how) / module.temperature).softmax(-1)
