@@ -58,7 +58,7 @@ def test_a_finished_run_has_its_page(run, tmp_path):
     page = (run / "report.html").read_text(encoding="utf-8")
     top1 = json.loads((run / "result.json").read_text())["accuracies"]["last"]["test"]["distilled"]["top1"]
     assert f"{top1:.2f}%" in page
-    assert page.count("<h2>") == 10
+    assert page.count("<h2>") == 11
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--no-report", *SMALL)
     assert "page" not in told
     assert not (tmp_path / "run" / "report.html").exists()
