@@ -286,7 +286,7 @@ def test_every_rule_of_the_crop_is_the_pipelines(stored, resolution, augment):
 def test_a_run_whose_data_is_gone_is_checked_on_noise(pictures, tmp_path):
     data = load("digits")
     splits = Splits("mine", data.train, None, None, data.mean, data.std)
-    run = sla.fit(splits, tmp_path / "run", **TINY)
+    run = Run(sla.fit(splits, tmp_path / "run", **TINY).folder)  # opened again: nothing is in memory
     with pytest.warns(SLAWarning, match="so noise"):
         found = run.export(tmp_path / "model.onnx")
     assert found.what == "noise images"

@@ -60,7 +60,7 @@ def test_train_evaluate_and_predict_birds(birds, tmp_path):
     # Chance is 10%; the gap is far from what ten classes of 10 test images could make by luck.
     assert tuned["aggregated"]["top1"] > scratch["single"]["top1"] + 15
 
-    found = json.loads(sla("evaluate", tmp_path / "tuned", "--json"))
+    found = json.loads(sla("evaluate", tmp_path / "tuned", "--json").splitlines()[-1])
     assert found["images"] == sum(1 for path in (birds / "test").rglob("*.webp"))
     for how in ("single", "aggregated", "distilled"):
         assert found["inference"][how]["top1"] == pytest.approx(tuned[how]["top1"])

@@ -98,6 +98,7 @@ def _run(
     name: str,
     scale: str,
     rows: str | None,
+    columns: str | None,
     seeds: int,
     jobs: int,
     out: Path,
@@ -108,8 +109,8 @@ def _run(
     from sla.reproduce.jobs import cells_of, jobs_of
     from sla.reproduce.runner import TABLE, commands, run_all
 
-    wanted = [row.strip() for row in (rows or "").split(",") if row.strip()]
-    found = jobs_of(cells_of(name, scale, seeds, wanted))
+    some = [[word.strip() for word in (text or "").split(",") if word.strip()] for text in (rows, columns)]
+    found = jobs_of(cells_of(name, scale, seeds, *some))
     if only is not None:
         found = [job for job in found if job.key == only]
         if not found:
@@ -212,6 +213,7 @@ def _command(name: str) -> Callable[..., None]:
     def reproduce(
         scale: Scale = "small",
         rows: Annotated[str | None, typer.Option(help="Some rows alone, as in baseline,sla-si.")] = None,
+        columns: Annotated[str | None, typer.Option(help="Some columns alone, as in cifar10.")] = None,
         seeds: Seeds = 3,
         jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, the cores shared among them.")] = 1,
         out: Out = OUT,
@@ -221,7 +223,7 @@ def _command(name: str) -> Callable[..., None]:
             typer.Option("--print-commands", help="A command for each run, for a cluster; runs nothing."),
         ] = False,
     ) -> None:
-        _run(name, scale, rows, seeds, jobs, out, only, print_commands)
+        _run(name, scale, rows, columns, seeds, jobs, out, only, print_commands)
 
     return reproduce
 

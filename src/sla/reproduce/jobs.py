@@ -49,18 +49,24 @@ def content_key(kind: str, settings: Mapping[str, Any], seed: int, members: Sequ
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def cells_of(name: str, scale: str, seeds: int = 3, rows: Iterable[str] = ()) -> list[Cell]:
-    """Every cell of a table that can be run: its rows (some, if named) x columns x seeds 0, 1, ..."""
-    table, wanted = experiment(name), set(rows)
+def cells_of(
+    name: str, scale: str, seeds: int = 3, rows: Iterable[str] = (), columns: Iterable[str] = ()
+) -> list[Cell]:
+    """Every cell of a table that can be run: rows x columns (some, if named) x seeds 0, 1, ..."""
+    table, wanted, within = experiment(name), set(rows), set(columns)
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
     for unknown in sorted(wanted - set(table.rows)):
         raise InputError(f"{name} has no row {unknown!r}{nearest(unknown, tuple(table.rows))}")
+    for unknown in sorted(within - set(table.columns)):
+        raise InputError(f"{name} has no column {unknown!r}{nearest(unknown, tuple(table.columns))}")
     found = []
     for row_name, row in table.rows.items():
         if row.kind == "cited" or (wanted and row_name not in wanted):
             continue
         for column in row.columns or table.columns:
+            if within and column not in within:
+                continue
             for seed in range(1 if row.kind == "toy" else seeds):  # a convex problem has no seeds
                 job = _job(table, row, column, scale, seed)
                 shot = table.columns[column].shot
