@@ -15,7 +15,7 @@ from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
 from sla.stats import Interval, interval, mean_sd
 
-HEADER = ("", "", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval", "parameters")
+HEADER = ("", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval")
 SHOWN = ("paper", "small")  # scales: smoke shows only that everything runs
 
 
@@ -29,6 +29,7 @@ class Section:
     title: str
     words: Sequence[str] = ()
     tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
     lines: Sequence[Series] = ()  # of a figure, over its axis
     axis: tuple[str, str] = ("", "")
     picture: str = ""  # a file beside the document, under images/
@@ -68,10 +69,11 @@ def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str
     return (
         f"{len(used):,} runs and evaluations at the scales {', '.join(found) or 'none'}; "
         f"{flop / 1e15:.3g} PFLOP of training, {hours:.3g} hours, on {'; '.join(machines) or 'nothing'}; "
-        f"commits {', '.join(commits) or 'none'}. Everything below is computed from the results file "
-        "by `sla reproduce render`; nothing is typed. Accuracies are percent on the test images at the last "
-        "checkpoint: no test image chose anything. `gain` is relative, over the row that the paper compares "
-        "with; the difference is in points, paired by seed, with Student's interval."
+        f"commits {', '.join(commits) or 'none'}. Everything below is computed from the results file by "
+        "sla reproduce render; nothing is typed. Accuracies are percent on the test images at the last "
+        "checkpoint: no test image chose anything. The gain is relative, over the row that the paper "
+        "compares with; the difference is in points, paired by seed, with Student's interval. A number of "
+        "the paper that is cited was taken by it from another paper."
     )
 
 
@@ -94,10 +96,9 @@ def _verdicts(results: Results) -> Section:
         "comparisons that were run hold, and does not when one of them does not. With one seed nothing is "
         "decided."
     ]
-    tables: list[Table] = [
-        ("Claims", ("claim", "verdict", "comparisons run"), rows),
-        ("Comparisons", ("comparison", "points", "95% interval", "seeds", "verdict"), details),
-    ]
+    tables: list[Table] = [("Claims", ("claim", "verdict", "comparisons run"), rows)]
+    if details:
+        tables.append(("Comparisons", ("comparison", "points", "95% interval", "seeds", "verdict"), details))
     return Section(f"The claims of the paper at {results.scale} scale", words, tables)
 
 
@@ -119,56 +120,58 @@ def _finding(finding: Finding) -> tuple[str, ...]:
 
 def _table(results: Results, name: str) -> Section:
     found = experiment(name)
+    sized = any(row.kind == "ensemble" for row in found.rows.values())  # there the parameters are the point
     rows = []
-    for row_name, row in found.rows.items():
-        for column in row.columns or found.columns:
+    for column, place in found.columns.items():
+        for row_name, row in found.rows.items():
             printed = found.printed.get(row_name, {}).get(column)
             numbers = results.of(Place(name, row_name, column))
-            if printed is None and not numbers:
-                continue
-            label = row.label + (" (not in the paper)" if row.ours else "")
-            cells = _printed(printed), _gain(printed)
-            rows.append(
-                (found.columns[column].label, label, *cells, *_ours(results, found, name, row_name, column))
-            )
-    rows.sort(key=lambda cells: [c.label for c in found.columns.values()].index(cells[0]))
+            if column in (row.columns or found.columns) and (printed is not None or numbers):
+                label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
+                ours = _ours(results, found, Place(name, row_name, column))
+                size = (_parameters(results, Place(name, row_name, column)),) if sized else ()
+                rows.append((label, _printed(printed), _gain(printed), *ours, *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
-    kind = "Errors" if found.metric == "error" else "Accuracies"
-    words = [f"{kind} in percent. † cited by the paper from another one, not run by its authors."]
+    words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
     picture = f"{name}-{results.scale}.png" if lines else ("toy.png" if name == "toy" else "")
-    axis = AXES.get(name, ("", ""))
-    return Section(title, [*words, *found.notes], [(title, HEADER, rows)], lines, axis, picture)
+    header = (*HEADER, "parameters") if sized else HEADER
+    return Section(
+        title, [words], [(title, header, rows)], found.notes, lines, AXES.get(name, ("", "")), picture
+    )
 
 
 def _printed(printed: Printed | None) -> str:
     if printed is None:
         return ""
     spread = f" ± {printed.spread:g}" if printed.spread is not None else ""
-    return f"{printed.value:.2f}{spread}" + (" †" if printed.cited else "")
+    return f"{printed.value:.2f}{spread}" + (", cited" if printed.cited else "")
 
 
 def _gain(printed: Printed | None) -> str:
     return f"{printed.gain:+g}%" if printed is not None and printed.gain is not None else ""
 
 
-def _ours(results: Results, found: Experiment, name: str, row: str, column: str) -> tuple[str, ...]:
+def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:
     """Mean and sd, seeds, relative gain, and the paired difference to the row it is compared with."""
-    numbers = results.of(Place(name, row, column))
+    numbers = results.of(place)
     if not numbers:
-        return "", "", "", "", ""
-    counted = {record.parameters for record in results.records[Place(name, row, column)].values()}
-    parameters = " to ".join(f"{count:,}" for count in sorted(counted - {None}))  # type: ignore[type-var]
+        return "", "", "", ""
     mean, sd = mean_sd(numbers)
     ours = f"{mean:.2f}" + (f" ± {sd:.2f}" if len(numbers) > 1 else "")
-    against = found.rows[row].against
-    pairs = results.paired(Place(name, row, column), Place(name, against, column)) if against else []
+    against = found.rows[place.row].against
+    pairs = results.paired(place, place._replace(row=against)) if against else []
     if not pairs:
-        return ours, str(len(numbers)), "", "", parameters
+        return ours, str(len(numbers)), "", ""
     over = sum(b for _, b in pairs)
     gain = f"{100 * (sum(a for a, _ in pairs) - over) / over:+.2f}%" if over else ""
     change = interval([a - b for a, b in pairs])
-    return ours, str(len(numbers)), gain, f"{change.mean:+.2f} ({_ends(change, len(pairs))})", parameters
+    return ours, str(len(numbers)), gain, f"{change.mean:+.2f} ({_ends(change, len(pairs))})"
+
+
+def _parameters(results: Results, place: Place) -> str:
+    counted = {record.parameters for record in results.records.get(place, {}).values()}
+    return " to ".join(f"{count:,}" for count in sorted(count for count in counted if count))
 
 
 def _ends(found: Interval, seeds: int) -> str:
@@ -183,6 +186,7 @@ def _markdown(sections: Sequence[Section]) -> str:
             lines += ["", words]
         for _, header, rows in section.tables:
             lines += ["", *_markdown_table(header, rows)]
+        lines += ["", *(f"- {note}" for note in section.notes)] if section.notes else []
         if section.picture:
             lines += ["", f"![{section.title}](images/{section.picture})"]
     return "\n".join(lines) + "\n"
@@ -201,7 +205,8 @@ def _page(sections: Sequence[Section]) -> str:
         words = [html.paragraph(text) for text in section.words]
         tables = [html.table(header, rows, caption) for caption, header, rows in section.tables]
         chart = line_chart(section.lines, section.axis[0], section.title, "%") if section.lines else ""
-        parts.append(html.section(section.title, *words, *tables, chart))
+        notes = [html.paragraph(note, "soft") for note in section.notes]
+        parts.append(html.section(section.title, *words, *tables, chart, *notes))
     return html.page("Results: the paper and ours", *parts)
 
 

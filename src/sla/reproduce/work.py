@@ -172,7 +172,8 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
 
 def _origin() -> dict[str, Any]:
     versions = {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    machine = f"{platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"
     if torch.cuda.is_available():
         machine = torch.cuda.get_device_name()
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
