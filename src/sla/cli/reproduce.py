@@ -206,7 +206,9 @@ def _hours(hours: float) -> str:
         return f"{3600 * hours:.0f} s"
     if hours < 1.5:
         return f"{60 * hours:.0f} min"
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:,.0f} days"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    return f"{hours / 24:,.0f} days" if hours < 24 * 700 else f"{hours / 24 / 365:,.0f} years"
 
 
 def _command(name: str) -> Callable[..., None]:
