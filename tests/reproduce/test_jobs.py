@@ -55,6 +55,9 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
         (("table12", "small"), "no table or figure is called 'table12'"),
         (("table1", "tiny"), "unknown scale 'tiny'"),
         (("table1", "small", 1, ["sla-ai"]), "did you mean 'sla-si'"),
+        (("table1", "small", 1, [], ["cifar1"]), "no column 'cifar1', did you mean 'cifar10'"),
+        (("table6", "small", 1, ["maml"]), "only what the paper prints"),
+        (("table11", "small", 1, ["simclr"]), "pre-training is not part of this package yet"),
     ],
 )
 def test_unknown_names_are_refused(arguments, said):

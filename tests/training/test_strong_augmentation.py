@@ -99,7 +99,13 @@ def weights_of(folder):
     return (find_checkpoint(folder / "checkpoint", "last") / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("name", CANONICAL)
+RESUMED = [
+    pytest.param(name, marks=() if name in ("everything", "policy", "mixup each") else pytest.mark.slow)
+    for name in CANONICAL
+]
+
+
+@pytest.mark.parametrize("name", RESUMED)
 def test_every_setting_goes_on_byte_for_byte(name, digits, tmp_path, monkeypatch):
     config = make_config(tree(name))
     whole = train(config, tmp_path / "whole", splits=digits)

@@ -12,11 +12,10 @@ from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops
 from sla.data.protocols import long_tailed_counts
 from sla.data.sources import CATALOGUE
-from sla.reproduce.paper import experiment
-from sla.reproduce.recipes import Settings, cell_settings, pretraining
+from sla.reproduce.jobs import cells_of, jobs_of
+from sla.reproduce.recipes import Settings
 from sla.views import parse_views
 
-ENSEMBLE = 4  # models of an ensemble
 BACKWARD = 2  # what the backward pass costs, in forward passes
 TOY_PASSES = 200  # of a linear classifier's solver over its images, about
 
@@ -28,9 +27,6 @@ class Cost:
     flop: float
     images: int
 
-    def __add__(self, other: "Cost") -> "Cost":
-        return Cost(self.flop + other.flop, self.images + other.images)
-
     def hours(self, rate: float) -> float:
         """At so many operations a second."""
         return self.flop / rate / 3600
@@ -38,19 +34,8 @@ class Cost:
 
 def cost(name: str, scale: str, seeds: int = 3) -> Cost:
     """Of all distinct runs of a table or figure: rows that differ in what is measured share theirs."""
-    table, wanted = experiment(name), dict[str, tuple[int, Settings]]()
-    for row in table.rows.values():
-        for key in (row.columns or table.columns) if row.kind != "cited" else ():
-            settings = cell_settings(row, table.columns[key], scale)
-            runs = [(row.kind == "pretrain", settings, seeds * (ENSEMBLE if row.kind == "ensemble" else 1))]
-            if row.kind == "pretrain":  # one for each seed, whatever is fine-tuned from it
-                before = {key: value for key, value in settings.items() if not key.startswith("method.")}
-                runs.append((False, before | pretraining(scale), seeds))
-            for tuned, run, models in runs:
-                same = repr((tuned, sorted(run.items())))
-                wanted[same] = (max(models, wanted.get(same, (0, run))[0]), run)
-    costs = [Cost(models * flop_of(run), models * images_of(run)) for models, run in wanted.values()]
-    return sum(costs, Cost(0, 0))
+    runs = [dict(job.settings) for job in jobs_of(cells_of(name, scale, seeds)) if not job.members]
+    return Cost(sum(map(flop_of, runs)), sum(map(images_of, runs)))
 
 
 def flop_of(settings: Settings) -> float:

@@ -12,6 +12,11 @@ from sla.reproduce.paper import Experiment, Row, experiment
 from sla.reproduce.recipes import cell_settings
 
 MEMBERS = 4  # models of an ensemble
+RUNNABLE = ("train", "ensemble", "ten-crop", "curves", "toy", "fewshot")
+NOT_RUN = {
+    "cited": "only what the paper prints is known of it",
+    "pretrain": "pre-training is not part of this package yet",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,11 @@ def cells_of(
         raise InputError(f"{name} has no column {unknown!r}{nearest(unknown, tuple(table.columns))}")
     found = []
     for row_name, row in table.rows.items():
-        if row.kind == "cited" or (wanted and row_name not in wanted):
+        if wanted and row_name not in wanted:
+            continue
+        if row.kind not in RUNNABLE:
+            if wanted:
+                raise InputError(f"{name}: row {row_name!r} cannot be run: {NOT_RUN[row.kind]}")
             continue
         for column in row.columns or table.columns:
             if within and column not in within:

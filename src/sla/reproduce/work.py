@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from sla import __version__
 from sla.disk import replacing
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import Record
 from sla.training.config import make_config, with_values
-from sla.training.result import find_commit
+from sla.training.result import describe_origin
 from sla.training.run import Run
 
 Watch = Callable[[int, int], None]  # steps done, steps in all
@@ -33,6 +32,8 @@ def run_job(job: Job, out: Path, watch: Watch | None = None) -> Record:
         return found
     start = time.monotonic()
     values = WORK[job.kind](job, out, watch)
+    origin = {"machine": _machine(), **describe_origin()}
+    del origin["command"]
     record = Record(
         key=job.key,
         kind=job.kind,
@@ -41,7 +42,7 @@ def run_job(job: Job, out: Path, watch: Watch | None = None) -> Record:
         seed=job.seed,
         settings=dict(job.settings),
         members=[member.key for member in job.members],
-        **_origin() | {"seconds": round(time.monotonic() - start, 2)} | values,
+        **origin | {"seconds": round(time.monotonic() - start, 2)} | values,
     )
     with replacing(folder / "record.json") as file:
         file.write((record.model_dump_json(indent=2) + "\n").encode())
@@ -170,11 +171,8 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
     return records, [Run(folder_of(member, out)) for member in job.members]
 
 
-def _origin() -> dict[str, Any]:
-    versions = {"sla": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    threads = torch.get_num_threads()
-    machine = f"{platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"
+def _machine() -> str:
     if torch.cuda.is_available():
-        machine = torch.cuda.get_device_name()
-    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return {"machine": machine, "versions": versions, "commit": find_commit(), "finished": finished}
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    return f"{platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"

@@ -14,7 +14,6 @@ from sla.errors import shown
 from sla.training.plan import Plan
 from sla.training.view_accuracy import spread
 
-IMBALANCED = 10  # times as many images in the largest class as in the smallest
 HEADERS = 64  # files whose headers say their size
 HASHED = 1 << 30  # bytes of stored pixels compared between two splits
 OPENED = 4000  # files compared, of a split that is not in memory
@@ -62,11 +61,7 @@ def _balance(train: Dataset) -> Iterator[str]:
         yield f"{counts[low]:,} training images in every class"
         return
     least, most = (f"{counts[place]:,} ({shown(train.classes[place])})" for place in (low, high))
-    line = f"training images in a class: {least} to {most}"
-    ratio = counts[high] / max(counts[low], 1)
-    if ratio >= IMBALANCED:
-        line += f"; {ratio:.0f} times as many: accuracy will be that of the large classes, mostly"
-    yield line
+    yield f"training images in a class: {least} to {most}"
 
 
 def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:
