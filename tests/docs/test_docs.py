@@ -107,13 +107,17 @@ def test_readme_sla_commands_run(tmp_path, monkeypatch):
             words = [*words[:3], "--help"]
         if words[1] == "train":
             words += ["--iterations", "2"]
+        if words[1] == "views":
+            words += ["--minutes", "0.02"]
         said[" ".join(words[1:3])] = run_sla(words[1:])
     data = {"data list", "data info", "data get", "data check"}
-    assert set(said) == data | {"train photos/", "evaluate runs/photos", "predict runs/photos"}
+    runs = {f"{word} runs/photos" for word in ("evaluate", "predict", "export")}
+    assert set(said) == data | runs | {"train photos/", "compare runs/both-baseline", "views photos/"}
     assert "cifar100" in said["data list"]
     assert "40 images, 2 classes" in said["data check"]
     assert "aggregated" in said["evaluate runs/photos"]
     assert "new.jpg" in said["predict runs/photos"]
+    assert (tmp_path / "model.onnx").is_file()
 
 
 def test_training_page_names_every_key():

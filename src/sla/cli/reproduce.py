@@ -51,23 +51,26 @@ def list_all(seeds: Seeds = 3) -> None:
 def render(
     results: Annotated[list[Path] | None, typer.Argument(help="Tables of results; OUT/runs.csv.")] = None,
     document: Annotated[Path, typer.Option(help="The document to write.")] = Path("docs/results.md"),
-    page: Annotated[Path | None, typer.Option(help="A page to write too.")] = None,
+    page: Annotated[Path | None, typer.Option(help="The page to write; OUT/results.html.")] = None,
     out: Out = OUT,
 ) -> None:
     """Paper and ours side by side, and a verdict on every claim, from tables of results."""
     from sla.cli.output import check_writable
     from sla.errors import InputError
-    from sla.reproduce.render import write
+    from sla.reproduce.render import SHOWN, write
 
     sources = results or [out / "runs.csv"]
-    for path in (document, page):
-        if path is not None:
-            check_writable(path)
     for path in sources:
         if not path.is_file():
             raise InputError(f"{path}: no such table of results")
-    write(_read_all(sources), document, page, sources[0].with_name("toy.png"))
-    print("\n".join(f"written: {path}" for path in (document, page) if path))
+    rows = _read_all(sources)
+    if not any(row.scale in SHOWN for row in rows.values()):
+        raise InputError(f"no row at {' or '.join(SHOWN)} scale: smoke only shows that everything runs")
+    page = page or out / "results.html"
+    for path in (document, page):
+        check_writable(path)
+    write(rows, document, page, sources[0].with_name("toy.png"))
+    print(f"written: {document}, {page}")
 
 
 @app.command()
@@ -118,6 +121,8 @@ def _run(
     if print_commands:
         print("\n".join(commands(name, scale, found, out, seeds)))
         return
+    if scale == "smoke":
+        print("smoke: on the digits inside this package, whatever the table's data; its numbers mean nothing")
     with RunnerDisplay(found) as display:
         failed = run_all(found, out, display, jobs)
     if name == "toy" and not failed:
@@ -190,7 +195,8 @@ class RunnerDisplay:
         """A job is finished, or why it failed."""
         self.advance(job, 1.0)
         said = f"failed: {reason}" if record is None else _numbers(record)
-        self.console.print(f"{job.label}, seed {job.seed}, {job.kind}: {said}", markup=False)
+        kind = "" if job.kind == "train" else f" ({job.kind})"
+        self.console.print(f"{job.label}, seed {job.seed}{kind}: {said}", markup=False)
 
 
 def _numbers(record: "Record") -> str:

@@ -18,7 +18,7 @@ from sla.fewshot.evaluate import embed
 from sla.fewshot.model import FewShotModel
 from sla.fewshot.run import make_pipeline
 from sla.training.evaluation import evaluating
-from sla.training.metrics import fit_temperature
+from sla.training.metrics import cautious_temperature
 
 
 class Support(NamedTuple):
@@ -82,17 +82,6 @@ def hold_out_in_turn(
         logits.append(_class_logits(model, features[~held], targets[~held], features[held], way))
         wanted.append(targets[held])
     return torch.cat(logits), torch.cat(wanted)
-
-
-def cautious_temperature(logits: Tensor, targets: Tensor) -> float:
-    """The temperature of best likelihood, as if one more picture had been taken for its second choice.
-
-    Without that one, a few pictures that are all right would make the model certain of everything.
-    """
-    best = logits.topk(2, 1)
-    typical = (best.values[:, 0] - best.values[:, 1]).argsort()[len(logits) // 2]
-    more = torch.cat([logits, logits[typical : typical + 1]])
-    return fit_temperature(more, torch.cat([targets, best.indices[typical, 1:]]))
 
 
 def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: Tensor, way: int) -> Tensor:

@@ -32,7 +32,9 @@ class FewShotRun:
         check_device(device)
         tree = read_config(self.folder / "config.yaml")
         if "episodes" not in tree:
-            raise InputError(f"{folder}: not a few-shot run; `sla fewshot train` makes them")
+            raise InputError(
+                f"{folder}: not a few-shot run: `sla fewshot train` makes them; efficientnet_lite0 needs none"
+            )
         found = find_checkpoint(self.folder / "checkpoint", which)
         if found is None:
             raise InputError(f"{folder}: this run has no {which} checkpoint")

@@ -210,8 +210,8 @@ def _page(sections: Sequence[Section]) -> str:
     return html.page("Results: the paper and ours", *parts)
 
 
-def write(records: Mapping[str, Record], document: Path, page: Path | None, toy: Path) -> None:
-    """Write the document with its pictures, and the page where it is wanted; `toy` is the toy's picture."""
+def write(records: Mapping[str, Record], document: Path, page: Path, toy: Path) -> None:
+    """Write the document with its pictures, and the page; `toy` is the toy's picture."""
     markdown, text = render(records)
     images = document.parent / "images"
     for scale in SHOWN:
@@ -223,5 +223,4 @@ def write(records: Mapping[str, Record], document: Path, page: Path | None, toy:
             file.write(toy.read_bytes())
     with replacing(document) as file:
         file.write(markdown.encode())
-    if page is not None:
-        html.write(page, text)
+    html.write(page, text)

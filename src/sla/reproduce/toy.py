@@ -62,7 +62,9 @@ def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 
     train = load(source, root=root).train
     figure = Figure(figsize=(16, 4.6), layout="constrained")
     for axis, (digits, count) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
-        pixels, labels, turns = rotated(limited(class_subset(train, digits), per_digit, seed), count)
+        some = class_subset(train, digits)
+        few = limited(some, min(per_digit, int(some.counts().min())), seed)
+        pixels, labels, turns = rotated(few, count)
         places = TSNE(init="pca", random_state=seed).fit_transform(pixels)
         for number, digit in enumerate(digits):
             for turn, marker in enumerate("o^sD"[:count]):

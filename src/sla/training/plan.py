@@ -82,6 +82,13 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     config = config.model_copy(update={"policies": kept})
     if config.method.name == "baseline" and config.method.views == AUTO:
         config = _with(config, "method", views="none")
+    how = (
+        config.method.name
+        if config.method.name == "baseline"
+        else f"{config.method.name}, {config.method.views}"
+    )
+    reasons.append(f"method {how}; augmentation {config.augment or 'none'}")
+    reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
         config = _choose_views_per_step(config, reasons)
         _check_views(config)

@@ -17,7 +17,7 @@ from sla.stats import share
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.evaluation import infer
 from sla.training.loop import Trainer
-from sla.training.metrics import fit_temperature
+from sla.training.metrics import cautious_temperature
 from sla.training.view_accuracy import advise, measure_views
 
 
@@ -38,7 +38,7 @@ def make_result(trainer: Trainer) -> dict[str, Any]:
             workers = trainer.config.data.workers or 0
             outputs = infer(model, dataset, trainer.eval_pipeline, workers=workers)
             if name == "val":
-                fitted = {how: fit_temperature(x, outputs.targets) for how, x in outputs.logits.items()}
+                fitted = {how: cautious_temperature(x, outputs.targets) for how, x in outputs.logits.items()}
                 temperatures[which] = fitted
             accuracies[which][name] = outputs.scores(temperatures.get(which))
     return {

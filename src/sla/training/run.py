@@ -1,6 +1,7 @@
 """A run is a folder. Opened again, it predicts, evaluates and exports."""
 
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ from sla.data.kept import cache_dir
 from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset, Splits
 from sla.data.ten_crop import ten_crop_pipelines
-from sla.errors import InputError, shown
+from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
@@ -114,14 +115,23 @@ class Run:
         on_bad_image: OnBadImage | None = None,
         progress: Progress | None = None,
     ) -> Dataset:
-        """The test part of the data, or all of a folder that is not split."""
-        splits = self._load(data, on_bad_image, progress)
-        if splits.test is not None:
-            return splits.test
+        """The test part of the data, or all of a folder that is not split; by default what is unseen."""
         if data is None:
-            source = shown(self.config.data.source)
-            raise InputError(f"{source} has no test images: say what to evaluate on, `sla evaluate RUN DATA`")
-        return splits.val or splits.train
+            found = self.unseen(on_bad_image, progress)
+            if found is None:
+                source = shown(self.config.data.source)
+                raise InputError(
+                    f"{source} has no test images, and none were held out: say what to evaluate on"
+                )
+            return found[0]
+        splits = self._load(data, on_bad_image, progress)
+        if splits.test is None and Path(data).expanduser().absolute() == Path(self.config.data.source):
+            warnings.warn(
+                f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
+                "out are taken",
+                SLAWarning,
+            )
+        return next(part for part in (splits.test, splits.val, splits.train) if part is not None)
 
     def unseen(
         self, on_bad_image: OnBadImage | None = None, progress: Progress | None = None, **options: Any
