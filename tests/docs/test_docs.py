@@ -276,3 +276,25 @@ def test_the_tables_of_views_are_made_from_their_results(name, count):
         rows = list(csv.DictReader(file))
     assert len(rows) == count
     assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_results_are_made_from_their_table():
+    from sla.reproduce.records import read_records
+    from sla.reproduce.render import render
+
+    records = read_records(REPOSITORY / "results" / "reproduce" / "runs.csv")
+    assert records
+    assert (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8") == render(records)[0]
+
+
+def test_the_readmes_table_is_made_from_its_results():
+    import csv
+
+    script = REPOSITORY / "benchmarks" / "readme_run.py"
+    spec = importlib.util.spec_from_file_location("readme_run", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with open(module.TABLE, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {"baseline", "sla+sd"}
+    assert module.render(rows) in module.PAGE.read_text(encoding="utf-8")

@@ -46,10 +46,15 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
     found = {scale: results for scale, results in found.items() if results.values}
     yield Section("What this is", [_summary(records, found)])
     for results in found.values():
-        yield _verdicts(results)
+        if any(claim.judge(results)[0] != UNTESTED for claim in claims()):
+            yield _verdicts(results)
+    shown: list[set[str]] = []
     for results in found.values():
         for name in results.tested:
-            yield _table(results, name)
+            keys = results.keys(name)
+            if keys not in shown:  # the toy is the same at both scales
+                shown.append(keys)
+                yield _table(results, name)
     yield Section(
         "Not run yet",
         [

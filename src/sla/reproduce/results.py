@@ -38,6 +38,11 @@ class Results:
         seeds = sorted(set(cells[0]).intersection(*cells[1:]))
         return [tuple(cell[seed] for cell in cells) for seed in seeds]
 
+    def keys(self, name: str) -> set[str]:
+        """The keys of all records that a table or figure has."""
+        own = (records for place, records in self.records.items() if place.experiment == name)
+        return {name, *(record.key for records in own for record in records.values())}
+
     @property
     def tested(self) -> list[str]:
         """The tables and figures that have a number."""
