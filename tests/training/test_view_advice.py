@@ -16,7 +16,7 @@ from sla.data.protocols import hold_out
 from sla.data.store import ArrayImages, Dataset, Splits
 from sla.errors import InputError
 from sla.inference import marginal_over_classes
-from sla.report.views_part import views_told_part
+from sla.report.views import views_told_part
 from sla.training import auto_views, probe
 from sla.training.config import make_config, read_config
 from sla.training.plan import make_plan

@@ -21,7 +21,7 @@ from sla.report.charts import Series, Strip, line_chart, strip_chart
 from sla.report.imbalance import frequency_part
 from sla.report.matrix import classes_part, matrix_part
 from sla.report.pictures import Card, cards, sheet, short_name
-from sla.report.views_part import views_told_part
+from sla.report.views import views_told_part
 from sla.stats import Interval, share
 from sla.training.evaluation import Outputs
 from sla.training.metrics import MetricsFile, calibration_error

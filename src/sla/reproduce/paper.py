@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
 
-KINDS = ("train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "cited")
-
 
 class Part(BaseModel):
     """A branch of the data: unknown keys are refused."""
