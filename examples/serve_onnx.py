@@ -29,8 +29,13 @@ class Model:
     """The ONNX file, its classes and its preprocessing: all from the file itself."""
 
     def __init__(self, path: str) -> None:
-        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        metadata = self.session.get_modelmeta().custom_metadata_map
+        try:
+            self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            metadata = self.session.get_modelmeta().custom_metadata_map
+        except Exception as error:  # onnxruntime's errors are of many kinds
+            sys.exit(f"{path}: not a model that can be read: {str(error).splitlines()[0]}")
+        if "classes" not in metadata or "preprocessing" not in metadata:
+            sys.exit(f"{path}: not a model that `sla export` wrote")
         self.classes = json.loads(metadata["classes"])
         self.preprocessing = json.loads(metadata["preprocessing"])
 

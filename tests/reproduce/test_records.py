@@ -17,7 +17,7 @@ def made(seed=0, accuracy=50.0, **changed):
         "seed": seed,
         "settings": dict(job.settings),
         "last_single": accuracy,
-        "more": {"curve": [{"step": 1, "train": 0.5}]},
+        "more": {"curve": [{"step": 1, "train": 0.5, "test": 0.25}], "ten-crop": 51.5, "gap": -2.5},
         "seconds": 1.25,
     }
     return Record(**values | changed)
@@ -33,7 +33,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     assert (back.last_single, back.last_aggregated, back.more, back.seconds) == (
         50.0,
         None,
-        {"curve": [{"step": 1, "train": 0.5}]},
+        {"curve": [{"step": 1, "train": 0.5, "test": 0.25}], "ten-crop": 51.5, "gap": -2.5},
         1.25,
     )
 
@@ -53,6 +53,12 @@ def test_the_same_row_again_is_no_new_row_and_the_file_stays_the_same(tmp_path):
         (",50.0,", ",150.0,", "last_single is 150.0, not a percentage"),
         (",50.0,", ",nan,", "last_single"),
         (",50.0,", ",many,", "last_single"),
+        ("51.5", "9999", "ten-crop is 9999"),
+        ("51.5", "NaN", "ten-crop is nan"),
+        ('""test"": 0.25', '""test"": 250', "test at 1 is 250"),
+        ('""test"": 0.25', '""text"": 0.25', "a field"),
+        (",small,", ",smal,", "did you mean 'small'"),
+        (",1.25,", ",inf,", "seconds"),
         ("0.5, 0.5", "0.5, 0.6", "not that of its settings"),
         ("[0.5, 0.5]", "[0.5, 0.5", "a field"),
         ("key,kind", "key,kindness", "kind"),
@@ -79,4 +85,6 @@ def test_a_job_with_other_numbers_is_refused_and_nothing_is_lost(tmp_path):
     before = table.read_bytes()
     with pytest.raises(InputError, match=r"last_single 50\.0 and 60\.0"):
         add_records(table, [made(2), made(1, accuracy=60.0)])
+    with pytest.raises(InputError, match=r"ten-crop 51\.5 and 9\.0"):
+        add_records(table, [made(1, more=made(1).more | {"ten-crop": 9.0})])
     assert table.read_bytes() == before

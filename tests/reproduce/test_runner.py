@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from sla.errors import InputError
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.recipes import recipe
-from sla.reproduce.records import read_records
-from sla.reproduce.runner import TABLE, commands, run_all
+from sla.reproduce.records import TABLE, read_records
+from sla.reproduce.runner import commands, run_all
 from sla.reproduce.work import folder_of
 
 
@@ -79,6 +81,33 @@ def test_a_job_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert run_all([bad, good], tmp_path / "out", told) == 1
     assert "nothing" in told.failed[bad.key]
     assert set(read_records(tmp_path / "out" / TABLE)) == {good.key}
+
+
+def test_a_job_in_another_process_is_waited_for_and_taken_over(tmp_path):
+    """Two starts in one folder share the work: neither fails, and nothing is run twice."""
+    jobs = jobs_of(cells_of("table8", "smoke", 1))
+    told = [Told(), Told()]
+    with ThreadPoolExecutor(2) as pool:  # file locks are held by an object, so threads are strangers too
+        found = list(pool.map(lambda one: run_all(jobs, tmp_path, one), told))
+    assert found == [0, 0]
+    assert set(read_records(tmp_path / TABLE)) == {job.key for job in jobs}
+
+
+def test_a_damaged_record_is_made_again(tmp_path):
+    (job,) = [job for job in jobs_of(cells_of("toy", "smoke", 1)) if job.label.startswith("6 vs 9, upright")]
+    assert run_all([job], tmp_path, Told()) == 0
+    before = read_records(tmp_path / TABLE)[job.key]
+    (tmp_path / TABLE).unlink()
+    (folder_of(job, tmp_path) / "record.json").write_text("{")
+    assert run_all([job], tmp_path, Told()) == 0
+    assert read_records(tmp_path / TABLE)[job.key].more == before.more
+
+
+def test_a_folder_that_cannot_be_is_refused_in_a_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="cannot be written"):
+            run_all(jobs_of(cells_of("toy", "smoke", 1)), out, Told())
 
 
 SLOW = {"run.iterations": 200, "run.checkpoint_every": 5}

@@ -31,7 +31,7 @@ def compare(
     from sla.errors import shown
     from sla.report.compare import write_compare_page
 
-    check_writable(out)
+    check_writable(out, ".html")
     with showing_progress(patience=2) as progress:
         found = compare_runs(
             runs, how=how, which=which, data=data, on_bad_image=on_bad_image, progress=progress

@@ -58,6 +58,8 @@ def evaluate(
         print(json.dumps({"run": " ".join(folders), "which": which, "images": count, "inference": found}))
         return
     print(f"{count:,} images, {which} checkpoint")
+    if how == "ensemble":
+        print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms an image")
     print_table(
         header,
@@ -101,7 +103,9 @@ def _alone(
             outputs = run.ten_crop(dataset, tick=tick, **options)
         else:
             outputs = run.evaluate(dataset, tick, kinds=(kind,), **options)
-        found[kind] = outputs.scores(run.temperatures)[kind] | _pace(start, len(dataset))
+        # Ten crops of an image are as sure as the one that the temperature was fitted for.
+        fitted = run.temperatures | {"ten-crop": run.temperatures.get(run.model.best_how, 1.0)}
+        found[kind] = outputs.scores(fitted)[kind] | _pace(start, len(dataset))
     return len(dataset), found
 
 

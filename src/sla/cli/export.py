@@ -28,7 +28,7 @@ def export(
 
     opened = Run(run, which)
     check_how(how or opened.model.method.headline, opened.model.method.kinds)
-    check_writable(out)
+    check_writable(out, ".onnx")
     with TrainingDisplay(sys.stdout.isatty()) as display:
         found = opened.export(
             out,

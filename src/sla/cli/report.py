@@ -23,7 +23,7 @@ def report(
 
     opened = Run(run, which)
     page = out or run / "report.html"
-    check_writable(page)
+    check_writable(page, ".html")
     with showing_progress(patience=2) as progress:
         words = write_run_page(opened, page, data, progress, on_bad_image)
     print(words)

@@ -67,8 +67,8 @@ def render(
     if not any(row.scale in SHOWN for row in rows.values()):
         raise InputError(f"no row at {' or '.join(SHOWN)} scale: smoke only shows that everything runs")
     page = page or out / "results.html"
-    for path in (document, page):
-        check_writable(path)
+    check_writable(document, ".md")
+    check_writable(page, ".html")
     write(rows, document, page, sources[0].with_name("toy.png"))
     print(f"written: {document}, {page}")
 
@@ -79,15 +79,18 @@ def merge(
     out: Out = OUT,
 ) -> None:
     """Put rows from elsewhere into OUT/runs.csv; keys, numbers and repeated rows are checked first."""
-    from sla.errors import InputError
-    from sla.reproduce.records import add_records
-    from sla.reproduce.runner import TABLE
+    from sla.disk import reason
+    from sla.errors import InputError, shown
+    from sla.reproduce.records import TABLE, add_records
 
     for path in results:
         if not path.is_file():
             raise InputError(f"{path}: no such table of results")
     rows = _read_all(results)
-    new = add_records(out / TABLE, rows.values())
+    try:
+        new = add_records(out / TABLE, rows.values())
+    except OSError as error:
+        raise InputError(f"{shown(out)}: cannot be written: {reason(error)}") from None
     print(f"{new} new of {len(rows)} rows: {out / TABLE}")
 
 
@@ -110,7 +113,8 @@ def _run(
 ) -> None:
     from sla.errors import InputError, SLAError
     from sla.reproduce.jobs import cells_of, jobs_of
-    from sla.reproduce.runner import TABLE, commands, run_all
+    from sla.reproduce.records import TABLE
+    from sla.reproduce.runner import commands, run_all
 
     some = [[word.strip() for word in (text or "").split(",") if word.strip()] for text in (rows, columns)]
     found = jobs_of(cells_of(name, scale, seeds, *some))

@@ -6,7 +6,6 @@ unless it says otherwise), and whatever else it tells. Magnitudes go evenly thro
 """
 
 import json
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -219,7 +218,7 @@ def read_policy(source: str | Path) -> Any:
         path = Path(name).expanduser()
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{shown(name)}: too large for a policy")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{shown(name)}: {reason(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -266,7 +265,8 @@ def _entry(entry: Any, scale: float, place: str) -> Entry:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number may be too large for a float; nothing of a policy is that large.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 
 def _shortly(value: Any) -> str:

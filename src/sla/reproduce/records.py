@@ -10,9 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sla.disk import exclusive, replacing
-from sla.errors import InputError, listed, shown
+from sla.errors import InputError, listed, nearest, shown
 from sla.reproduce.jobs import content_key
+from sla.reproduce.names import SCALES
 
+TABLE = "runs.csv"
 JSON_COLUMNS = ("settings", "members", "more", "versions")
 
 
@@ -22,7 +24,7 @@ ACCURACIES = tuple(f"{w}_{how}" for w in ("last", "best") for how in ("single", 
 class Record(BaseModel):
     """One finished job. Accuracies are percent on the test images, which chose nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     key: str
     kind: str
@@ -46,6 +48,14 @@ class Record(BaseModel):
     commit: str | None = None
     finished: str = ""
 
+    def percentages(self) -> dict[str, float]:
+        """Every accuracy and error there is, by name; a curve's points are named by their steps."""
+        found = {name: getattr(self, name) for name in ACCURACIES}
+        found |= {name: value for name, value in self.more.items() if isinstance(value, int | float)}
+        for point in self.more.get("curve", ()):
+            found |= {f"{name} at {point['step']}": point[name] for name in ("train", "test")}
+        return {name: value for name, value in found.items() if value is not None and name != "gap"}
+
     def score(self, measure: str) -> float | None:
         """The number of this name: a kind of inference, at the last checkpoint, or one of `more`."""
         value = getattr(self, f"last_{measure}", None)
@@ -58,7 +68,7 @@ def read_records(path: Path) -> dict[str, Record]:
     if not path.exists():
         return {}
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{shown(path)}: not a table of results: {error}") from None
@@ -99,23 +109,31 @@ def _parse(row: dict[str, Any], where: str) -> Record:
             name: json.loads(text) if name in JSON_COLUMNS else text for name, text in row.items() if text
         }
         record = Record.model_validate(values)
-    except (ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
+        record.percentages()
+    except (
+        ValueError,
+        RecursionError,
+        KeyError,
+        TypeError,
+    ) as error:  # pydantic's and json's errors are ValueErrors
         reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         key = ".".join(str(part) for part in reason["loc"])
         raise InputError(f"{where}: {key or 'a field'}: {shown(str(reason['msg']))}") from None
     if record.key != content_key(record.kind, record.settings, record.seed, record.members):
         raise InputError(f"{where}: its key {shown(record.key)} is not that of its settings: edited by hand?")
-    for name in ACCURACIES:
-        value = getattr(record, name)
-        if value is not None and not 0 <= value <= 100:
-            raise InputError(f"{where}: {name} is {value}, not a percentage")
+    if record.scale not in SCALES:
+        raise InputError(f"{where}: unknown scale {shown(record.scale)!r}{nearest(record.scale, SCALES)}")
+    for name, value in record.percentages().items():
+        if not 0 <= value <= 100:  # also what is no number
+            raise InputError(f"{where}: {shown(name)} is {value}, not a percentage")
     return record
 
 
 def _require_same(ours: Record, theirs: Record) -> None:
-    different = [name for name in ACCURACIES if getattr(ours, name) != getattr(theirs, name)]
+    a, b = ours.percentages(), theirs.percentages()
+    different = [name for name in a | b if a.get(name) != b.get(name)]
     if different:
-        pairs = [f"{name} {getattr(ours, name)} and {getattr(theirs, name)}" for name in different]
+        pairs = [f"{shown(name)} {a.get(name)} and {b.get(name)}" for name in different]
         raise InputError(
             f"{ours.key} ({shown(ours.label)}, seed {ours.seed}) has other numbers there: {listed(pairs)}; "
             "remove one of the two rows"

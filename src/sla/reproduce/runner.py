@@ -4,20 +4,23 @@ import multiprocessing
 import os
 import queue
 import shlex
+import signal
+import threading
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from sla.disk import exclusive
-from sla.errors import SLAError, shown
+from sla.disk import reason
+from sla.errors import InputError, SLAError, shown
 from sla.reproduce.jobs import Job
-from sla.reproduce.records import Record, add_records, read_records
-from sla.reproduce.work import Watch, folder_of, read_finished, run_job
+from sla.reproduce.records import TABLE, Record, add_records, read_records
+from sla.reproduce.work import Watch, read_finished, run_job
 from sla.training.session import StoppedError
 
-TABLE = "runs.csv"
 STOPPED = "stopped; the same command goes on where it was"
 POLL = 0.5  # seconds between two looks at the workers
 
@@ -38,76 +41,117 @@ class Display(Protocol):
 def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) -> int:
     """Do every job that has no record yet; returns how many failed, each told with its reason.
 
-    What was finished in this folder but not recorded is recorded first.
+    What was finished in this folder but not recorded is recorded first. Jobs that another process is at come
+    last: when it has finished them, their records are taken over.
     """
-    table = out / TABLE
-    out.mkdir(parents=True, exist_ok=True)
-    recorded = read_records(table)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{shown(out)}: cannot be written: {reason(error)}") from None
+    recorded = read_records(out / TABLE)
     finished = [found for job in jobs if job.key not in recorded and (found := read_finished(job, out))]
-    add_records(table, finished)
+    add_records(out / TABLE, finished)
     known = set(recorded) | {record.key for record in finished}
     missing = [job for job in jobs if job.key not in known]
     display.begin(missing, len(jobs) - len(missing))
-    if workers > 1:
-        # Jobs that look at others' runs come last: theirs are then there.
-        waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
-        return sum(_run_wave(wave, out, workers, display) for wave in waves if wave)
-    return sum(not _run_here(job, out, display) for job in missing)
-
-
-def _run_here(job: Job, out: Path, display: Display) -> bool:
+    # Jobs that look at others' runs come after those.
+    waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
+    run = partial(_run_wave, workers=workers) if workers > 1 else _run_in_turn
     try:
-        record, reason = attempt(job, out, lambda done, total: display.advance(job, done / max(total, 1)))
+        failed = 0
+        for wave in waves:
+            busy = run(wave, out, display, wait=False)
+            failed += len(run(busy.elsewhere, out, display, wait=True).failed) + len(busy.failed)
     except StoppedError:
         raise StoppedError(STOPPED) from None
-    display.end(job, record, reason)
-    return record is not None
-
-
-def attempt(job: Job, out: Path, watch: Watch | None = None) -> tuple[Record | None, str]:
-    """One job, held by this process alone: its record, which is then in the table, or why it failed."""
-    folder = folder_of(job, out)
-    try:
-        with exclusive(folder.with_name(f".{job.key}.lock"), wait=False):
-            record = run_job(job, out, watch)
-    except BlockingIOError:
-        return None, f"{shown(folder)}: another process is at it"
-    except StoppedError:
-        raise
-    except SLAError as error:
-        return None, str(error)
-    except (RuntimeError, OSError, MemoryError) as error:  # one job of many: the others go on
-        return None, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    add_records(out / TABLE, [record])
-    return record, ""
-
-
-def _run_wave(jobs: Sequence[Job], out: Path, workers: int, display: Display) -> int:
-    """Jobs in processes of their own, as many at a time as asked for."""
-    context = multiprocessing.get_context("spawn")
-    threads = max((os.cpu_count() or 1) // workers, 1)
-    failed = 0
-    with context.Manager() as manager, ProcessPoolExecutor(workers, mp_context=context) as pool:
-        news = manager.Queue()
-        futures = {pool.submit(_run_there, job, out, threads, news): job for job in jobs}
-        waiting: set[Future[tuple[Record | None, str]]] = set(futures)
-        by_key = {job.key: job for job in jobs}
-        try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
-                for key, share in _drain(news):
-                    display.advance(by_key[key], share)
-                for future in done:
-                    record, reason = future.result()
-                    failed += record is None
-                    display.end(futures[future], record, reason)
-        except (KeyboardInterrupt, StoppedError):
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise StoppedError(STOPPED) from None
     return failed
 
 
-def _run_there(job: Job, out: Path, threads: int, news: Any) -> tuple[Record | None, str]:
+class Outcome(NamedTuple):
+    """The jobs that failed, and those that another process was at."""
+
+    failed: list[Job]
+    elsewhere: list[Job]
+
+
+def _run_in_turn(jobs: Sequence[Job], out: Path, display: Display, wait: bool) -> Outcome:
+    outcome = Outcome([], [])
+    for job in jobs:
+        _note(job, attempt(job, out, wait, partial(_tell, display, job)), outcome, display)
+    return outcome
+
+
+def _tell(display: Display, job: Job, done: int, total: int) -> None:
+    display.advance(job, done / max(total, 1))
+
+
+def _note(job: Job, found: Record | str | None, outcome: Outcome, display: Display) -> None:
+    """Put a job where it belongs: done, failed for a reason, or (None) in another process's hands."""
+    if found is None:
+        outcome.elsewhere.append(job)
+        return
+    if isinstance(found, str):
+        outcome.failed.append(job)
+        display.end(job, None, found)
+    else:
+        display.end(job, found, "")
+
+
+def attempt(job: Job, out: Path, wait: bool, watch: Watch | None = None) -> Record | str | None:
+    """One job: its record, or why it failed, or None where another process is at it."""
+    try:
+        return run_job(job, out, watch, wait)
+    except BlockingIOError:
+        return None
+    except StoppedError:
+        raise
+    except SLAError as error:
+        return str(error)
+    except (RuntimeError, OSError, MemoryError) as error:  # one job of many: the others go on
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, workers: int) -> Outcome:
+    """Jobs in processes of their own, as many at a time as asked for."""
+    outcome = Outcome([], [])
+    if not jobs:
+        return outcome
+    context = multiprocessing.get_context("spawn")
+    threads = max((os.cpu_count() or 1) // workers, 1)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
+    with context.Manager() as manager, pool:
+        news = manager.Queue()
+        futures = {pool.submit(_run_there, job, out, wait, threads, news): job for job in jobs}
+        waiting: set[Future[Record | str | None]] = set(futures)
+        by_key = {job.key: job for job in jobs}
+        try:
+            while waiting:
+                done, waiting = wait_for(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
+                for key, share in _drain(news):
+                    display.advance(by_key[key], share)
+                for future in done:
+                    _note(futures[future], future.result(), outcome, display)
+        except (KeyboardInterrupt, StoppedError):
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise StoppedError(STOPPED) from None
+    return outcome
+
+
+def _follow(parent: int) -> None:
+    """In a worker: end, with a checkpoint, when the process that started it is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(2)
+        while True:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(2)
+
+    if hasattr(os, "getppid"):
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_there(job: Job, out: Path, wait: bool, threads: int, news: Any) -> Record | str | None:
     """In a worker: the job, telling how far it is about once a second."""
     import torch
 
@@ -120,7 +164,7 @@ def _run_there(job: Job, out: Path, threads: int, news: Any) -> tuple[Record | N
             told[0] = now
             news.put((job.key, done / max(total, 1)))
 
-    return attempt(job, out, watch)
+    return attempt(job, out, wait, watch)
 
 
 def _drain(news: Any) -> Iterable[tuple[str, float]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from sla.disk import replacing
+from sla.disk import exclusive, replacing
 from sla.reproduce.jobs import Job
-from sla.reproduce.records import Record
+from sla.reproduce.records import TABLE, Record, add_records
 from sla.training.config import make_config, with_values
 from sla.training.result import describe_origin
 from sla.training.run import Run
@@ -25,11 +25,20 @@ def folder_of(job: Job, out: Path) -> Path:
     return out / "runs" / job.key
 
 
-def run_job(job: Job, out: Path, watch: Watch | None = None) -> Record:
-    """Do the job, or go on with it where it was stopped; what is finished is not done again."""
+def run_job(job: Job, out: Path, watch: Watch | None = None, wait: bool = True) -> Record:
+    """Do the job, or go on with it where it was stopped; its row is in the table before this returns.
+
+    One process at a time is at a job: the others wait, or get a BlockingIOError where they do not want to.
+    What is finished is not done again.
+    """
+    with exclusive(out / "runs" / f".{job.key}.lock", wait=wait):
+        record = read_finished(job, out) or _do(job, out, watch)
+    add_records(out / TABLE, [record])
+    return record
+
+
+def _do(job: Job, out: Path, watch: Watch | None) -> Record:
     folder = folder_of(job, out)
-    if (found := read_finished(job, out)) is not None:
-        return found
     start = time.monotonic()
     values = WORK[job.kind](job, out, watch)
     origin = {"machine": _machine(), **describe_origin()}
@@ -52,7 +61,10 @@ def run_job(job: Job, out: Path, watch: Watch | None = None) -> Record:
 def read_finished(job: Job, out: Path) -> Record | None:
     """The record of a job that was finished in this folder."""
     path = folder_of(job, out) / "record.json"
-    return Record.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    try:
+        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or damaged: the job goes on from what it has
+        return None
 
 
 def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:

@@ -31,6 +31,8 @@ def evaluate_ensemble(
     if len(runs) < 2:
         raise InputError("an ensemble needs at least two runs")
     first = runs[0]
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise InputError("an ensemble has each run once: the same folder is named twice")
     for run in runs:
         if set(run.classes) != set(first.classes):
             raise InputError(f"{shown(run.folder)} knows other classes than {shown(first.folder)}")

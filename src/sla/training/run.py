@@ -47,10 +47,13 @@ class Run:
         if not (self.folder / "config.yaml").is_file():
             raise InputError(f"{folder}: not a run: no config.yaml in it")
         check_device(device)
+        tree = read_config(self.folder / "config.yaml")
+        if "episodes" in tree:
+            raise InputError(f"{folder}: a few-shot run: `sla fewshot evaluate` and `predict` open it")
         found = find_checkpoint(self.folder / "checkpoint", which)
         if found is None:
             raise InputError(f"{folder}: this run has no {which} checkpoint")
-        self.config = make_config(read_config(self.folder / "config.yaml"), f"{folder}/config.yaml")
+        self.config = make_config(tree, f"{folder}/config.yaml")
         self.model: Classifier = load_classifier(found / WEIGHTS, device)
         self.result = read_result(self.folder)
         self.which = which
