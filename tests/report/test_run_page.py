@@ -19,7 +19,7 @@ import sla
 from sla.cli.report import report
 from sla.data.datasets import load
 from sla.data.store import Dataset
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.report import html
 from sla.report.calibration import reliability, surest_mistakes
 from sla.report.charts import Series, line_chart, thinned
@@ -270,7 +270,8 @@ def test_without_test_images_the_held_out_ones_are_used_and_it_is_said(tmp_path)
     assert f"{accuracy:.2f}%" in page.text
     # Other data with the same classes, into another file.
     other = tmp_path / "other.html"
-    CliRunner().invoke(app, [str(run.folder), str(source), "--out", str(other)], catch_exceptions=False)
+    with pytest.warns(SLAWarning, match="learnt from most of these"):
+        CliRunner().invoke(app, [str(run.folder), str(source), "--out", str(other)], catch_exceptions=False)
     assert "of 60 images of" in other.read_text(encoding="utf-8")
 
 

@@ -23,11 +23,11 @@ def check_writable(path: Path, suffix: str | None = None) -> None:
     """Refuse, before the work, a file that could not be written after it, or with a name of another kind."""
     from sla.disk import reason, replacing
 
-    if suffix is not None and path.suffix.lower() != suffix:
-        raise InputError(f"{shown(path)}: what is written here has a name that ends in {suffix}")
     try:
         if path.is_dir():
             raise InputError(f"{shown(path)}: a folder, not a file to write")
+        if suffix is not None and path.suffix.lower() != suffix:
+            raise InputError(f"{shown(path)}: what is written here has a name that ends in {suffix}")
         with contextlib.suppress(_TriedError), replacing(path):
             raise _TriedError  # the file there, if any, stays as it is
     except OSError as error:
