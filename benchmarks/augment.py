@@ -5,8 +5,6 @@
 Rounds take everything in turn, so that what else the machine does disturbs all alike; the least time counts.
 Pillow and torchvision do the same AutoAugment image by image, tensors in, tensors out. The targets:
 AutoAugment at most 5% of the step, crop + flip + mix at most 2%, beyond what normalising alone takes.
-Measured once on one core of an AMD EPYC that others used too: AutoAugment 1.7%, crop + flip + mix 0.2%,
-Pillow 21%, torchvision 29%; by processor time, which others disturb less, about 3% and 1% for the first two.
 """
 
 import argparse
