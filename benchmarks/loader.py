@@ -2,10 +2,7 @@
 
     python benchmarks/loader.py [--rounds 20] [--threads N] [--compile]
 
-Every round times one step in turn: read, augment, train. The target is 5% at most. Measured on one core of
-an AMD EPYC, eager: at 32 pixels 0.9% for crop + flip, 2.9% with colour jitter, 1.8% for random resized crops;
-at 96 pixels 1.1% for random resized crops, 2.4% with colour jitter (2.0% and 4.2% with an allocator that
-keeps its memory, which makes the step at 96 pixels twice as fast).
+Every round times one step in turn: read, augment, train. The target is 5% at most.
 """
 
 import argparse

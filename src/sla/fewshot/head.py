@@ -19,7 +19,7 @@ class Head(nn.Module):
 
     def adapt(self, support: Tensor, targets: Tensor, way: int) -> Tensor:
         """Support features (E, S, D) with targets (E, S) -> a row a class, (E, way, *)."""
-        raise NotImplementedError
+        raise InputError(f"{type(self).__name__} does not say how it adapts to a support set")
 
     def score(self, rows: Tensor, query: Tensor) -> Tensor:
         """Rows of `adapt` and query features (E, Q, D) -> logits (E, Q, way)."""

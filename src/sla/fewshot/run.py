@@ -55,7 +55,7 @@ class FewShotRun:
         return test
 
 
-# What did best on photographs of birds: docs/fewshot.md has the measurement. Scales that make logits of unit
+# What did best in one small trial on photographs of birds; not settled. Scales that make logits of unit
 # features spread, where a temperature then fits.
 PRETRAINED_HEAD, PRETRAINED_VIEWS = "ridge", "none"
 PRETRAINED_OPTIONS = {
