@@ -19,12 +19,14 @@ from sla.errors import InputError, SLAWarning
 from sla.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
 from sla.fewshot.heads import create_head
-from sla.fewshot.loop import FewShotTrainer, rate_factor
 from sla.fewshot.model import FewShotModel, load_model
 from sla.fewshot.plan import make_fewshot_plan
 from sla.fewshot.predict import adapt_to_folder, cautious_temperature, classify_files, hold_out_in_turn
-from sla.fewshot.run import FewShotRun, evaluate_episodes, make_pipeline
+from sla.fewshot.run import FewShotRun, evaluate_episodes
 from sla.fewshot.session import train_fewshot
+from sla.fewshot.trainer import FewShotTrainer
+from sla.training.build import make_eval_pipeline
+from sla.training.schedules import rate_factor
 from sla.training.session import StoppedError
 from sla.views import Identity, Rotation
 
@@ -176,7 +178,7 @@ def test_embedded_episodes_are_episodes_embedded_anew():
 def make_pipeline_of(model):
     model.about["preprocessing"] = {"augment": "none", "resolution": SIZE, "stored_size": SIZE}
     model.about["preprocessing"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    return make_pipeline(model)
+    return make_eval_pipeline(model.about)
 
 
 def test_large_embeddings_lie_in_a_file_and_are_the_same(monkeypatch):
@@ -261,7 +263,7 @@ def test_every_method_trains_and_lowers_its_loss(name, tmp_path):
     trainer = FewShotTrainer(make_fewshot_plan(config, SPLITS), tmp_path)
     trainer.steps = 30
     losses = []
-    for batch in trainer._batches():
+    for batch in trainer.batches(SPLITS.train, 0):
         trainer.learn(batch)
         losses.append(float(trainer.meter.sums["loss"]))
     each = np.diff(losses, prepend=0)

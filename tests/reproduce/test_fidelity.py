@@ -292,7 +292,7 @@ def test_one_step(cell):
     name, settings = CELLS[cell]
     facts, config = FACTS[name], config_of(settings)
     model, (pipeline, _) = build(config, facts), build_pipelines(config)
-    optimizer = build_optimizer(config, model)
+    optimizer = build_optimizer(config.optimizer, model)
     pixels = torch.randint(0, 256, (2, 3, facts.size, facts.size), dtype=torch.uint8)
     images = pipeline(pixels, Draws(0, 0, 2), torch.ones(2))
     method, count = config.method.name, len(parse_views(config.method.views))

@@ -100,7 +100,9 @@ def test_what_decays(norms, biases):
         torch.nn.init.ones_(parameter)
         parameter.grad = torch.zeros_like(parameter)
     tree = {"learning_rate": 0.5, "weight_decay": 0.1, "decay_norms": norms, "decay_biases": biases}
-    build_optimizer(make_config({"optimizer": {**tree, "name": "sgd", "momentum": 0}}), model).step()
+    build_optimizer(
+        make_config({"optimizer": {**tree, "name": "sgd", "momentum": 0}}).optimizer, model
+    ).step()
     for name, parameter in model.named_parameters():
         decays = norms if ".bn" in name else biases or name.endswith("weight")
         expected = 0.95 if decays else 1.0
@@ -110,7 +112,7 @@ def test_what_decays(norms, biases):
 def test_every_parameter_is_in_one_group():
     model = create("resnet8", 3, SLA(distill=True))
     tree = {"name": "sgd", "learning_rate": 0.1, "weight_decay": 0.1, "decay_norms": False}
-    optimizer = build_optimizer(make_config({"optimizer": tree}), model)
+    optimizer = build_optimizer(make_config({"optimizer": tree}).optimizer, model)
     found = [id(value) for group in optimizer.param_groups for value in group["params"]]
     assert sorted(found) == sorted(id(value) for value in model.parameters())
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0, 0.1}

@@ -173,16 +173,16 @@ def test_two_processes_train_as_one(tmp_path):
 
 
 def test_every_process_ends_when_one_fails(tmp_path):
-    """Process 1 alone cannot write where Python wants to: it fails at its start, and process 0 ends too."""
+    """Process 1 alone fails in its fourth step, and process 0, which waits for it, ends too."""
     script = tmp_path / "one_fails.py"
     script.write_text(
         "import os, sys\n"
-        "from sla.training import loop\n"
-        "learn = loop.Trainer.learn\n"
-        "def fails(self, module, batch):\n"
+        "from sla.training import trainer\n"
+        "learn = trainer.Trainer.learn\n"
+        "def fails(self, batch):\n"
         "    if os.environ['RANK'] == '1' and batch.step == 3: raise RuntimeError('process 1 fails')\n"
-        "    learn(self, module, batch)\n"
-        "loop.Trainer.learn = fails\n"
+        "    learn(self, batch)\n"
+        "trainer.Trainer.learn = fails\n"
         "from sla.cli import main\n"
         "main(sys.argv[1:])\n"
     )

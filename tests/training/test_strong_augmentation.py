@@ -17,10 +17,10 @@ from sla.errors import InputError, SLAWarning
 from sla.training.checkpoint import find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.distributed import Group
-from sla.training.loop import Trainer
 from sla.training.plan import make_plan
 from sla.training.session import StoppedError, train
 from sla.training.stop import Stop
+from sla.training.trainer import Trainer
 
 POLICY = [[["Rotate", 0.7, 0.9], ["Contrast", 0.5, 0.2]], [["Cutout", 1.0, 0.8]]]
 CANONICAL = {  # every named augmentation and way of mixing, as people would set it
@@ -71,7 +71,8 @@ def test_every_setting_trains_one_step_under_every_method(method, digits, tmp_pa
         trainer = Trainer(make_plan(make_config(parts), digits), tmp_path, Group())
         before = [value.detach().clone() for value in trainer.model.parameters()]
         batch = next(iter(TrainLoader(digits.train, 16, seed=0, steps=1)))
-        trainer.learn(trainer.prepare(frozen=False), batch)
+        trainer.prepare(frozen=False)
+        trainer.learn(batch)
         assert trainer.meter.finite, name
         changed = [not torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True)]
         assert all(changed), name
@@ -163,9 +164,9 @@ def test_a_mixed_step_is_that_of_the_loss_written_out(digits, tmp_path):
     trainer = Trainer(make_plan(make_config(parts), digits), tmp_path, Group())
     trainer.model.eval()  # no batch statistics: then parts add up to the whole
     batch = next(iter(TrainLoader(digits.train, 16, seed=3, steps=1)))
-    module = trainer.prepare(frozen=False)
+    trainer.prepare(frozen=False)
     trainer.model.eval()
-    trainer.learn(module, batch)
+    trainer.learn(batch)
     got = [value.grad.clone() for value in trainer.model.parameters()]
     fresh = Trainer(make_plan(make_config(parts), digits), tmp_path, Group())
     fresh.model.eval()

@@ -5,20 +5,25 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from sla.fewshot.heads import check_head
-from sla.training.config import ModelConfig, Part, validate
+from sla.training.config import (
+    LoopConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Part,
+    SourceConfig,
+    TrainingConfig,
+    validate,
+)
 from sla.views import parse_views
 
 
-class FewShotData(Part):
+class FewShotData(SourceConfig):
     """Where the images come from; train, val and test have classes of their own."""
 
     source: str = Field("", description="cifar-fs, fc100, mini-imagenet, or a folder or CSV of your own")
-    root: str | None = Field(None, description="where known datasets lie, instead of the cache folder")
-    stored_size: int | None = Field(None, ge=1, description="pictures are kept at this size before crops")
+    workers: int = Field(0, ge=0, description="processes that decode pictures not held in memory")
     split_seed: int = Field(0, ge=0, description="which classes are for val and test, where nothing says so")
     val_per_class: int | None = Field(None, ge=1, description="images of each class that validation looks at")
-    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
-    workers: int = Field(0, ge=0, description="processes that decode pictures not held in memory")
 
 
 class FewShotModelConfig(ModelConfig):
@@ -70,42 +75,38 @@ class EpisodeConfig(Part):
     test_episodes: int = Field(1000, ge=2, description="the same for every method and seed")
 
 
-class FewShotOptimizer(Part):
-    """SGD; the rate is multiplied by a factor from each milestone on, or falls along a cosine."""
+class FewShotOptimizer(OptimizerConfig):
+    """As of a classifier, with the defaults of MetaOptNet."""
 
     learning_rate: float | None = Field(None, gt=0, description="0.1; 0.01 from given weights")
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
-    nesterov: bool = Field(True, description="of SGD")
-    weight_decay: float = Field(5e-4, ge=0, description="of every parameter")
-    schedule: Literal["steps", "cosine", "constant"] = Field("steps", description="or cosine, constant")
-    milestones: tuple[float, ...] = Field((1 / 3, 2 / 3, 5 / 6), description="shares of the run, for steps")
-    factors: tuple[float, ...] = Field(
-        (0.06, 0.012, 0.0024), description="of the rate from each milestone on"
+    weight_decay: float | None = Field(5e-4, ge=0, description="as the optimiser means it")
+    schedule: Literal["constant", "multistep", "cosine", "onecycle"] = Field(
+        "multistep", description="or constant, cosine, onecycle"
+    )
+    milestones: tuple[float, ...] = Field(
+        (1 / 3, 2 / 3, 5 / 6), description="shares of the run, for multistep"
+    )
+    factors: tuple[float, ...] | None = Field(
+        (0.06, 0.012, 0.0024), description="of the rate from each milestone on, instead of powers of gamma"
     )
 
 
-class FewShotRunConfig(Part):
+class FewShotRunConfig(LoopConfig):
     """How long, on what, and what is written."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="everything random in training follows from it")
     iterations: int = Field(2000, ge=1, description="how long, in steps")
-    device: str | None = Field(None, description="cpu, cuda, mps, ...")
     evaluations: int = Field(10, ge=1, description="validations, evenly spaced; the best checkpoint is kept")
-    checkpoint_every: int | None = Field(None, ge=1, description="iterations; by default about a minute")
 
 
-class FewShotConfig(Part):
-    """The whole tree."""
+class FewShotConfig(TrainingConfig):
+    """The whole tree of a few-shot run."""
 
     data: FewShotData = FewShotData()
     model: FewShotModelConfig = FewShotModelConfig()
     method: FewShotMethod = FewShotMethod()
-    episodes: EpisodeConfig = EpisodeConfig()
-    augment: str | None = Field(
-        None, description="label-keeping augmentation, as in 'crop(4), jitter(0.4), flip'"
-    )
     optimizer: FewShotOptimizer = FewShotOptimizer()
     run: FewShotRunConfig = FewShotRunConfig()
+    episodes: EpisodeConfig = EpisodeConfig()
 
 
 def make_fewshot_config(tree: dict[str, Any], where: str = "configuration") -> FewShotConfig:

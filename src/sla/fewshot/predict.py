@@ -16,7 +16,7 @@ from sla.data.store import Dataset
 from sla.errors import InputError, SLAWarning, listed, shown
 from sla.fewshot.evaluate import embed
 from sla.fewshot.model import FewShotModel
-from sla.fewshot.run import make_pipeline
+from sla.training.build import make_eval_pipeline
 from sla.training.evaluation import evaluating
 from sla.training.metrics import cautious_temperature
 
@@ -94,7 +94,7 @@ def _features(model: FewShotModel, paths: list[str], tick: Tick | None) -> Tenso
     """(n, M, D), on the device of the model."""
     stored = model.about["preprocessing"]["stored_size"]
     dataset = Dataset(FileImages(paths, (stored, stored)), np.zeros(len(paths), np.int64), ("picture",))
-    return embed(model, dataset, make_pipeline(model), batch_size=32, tick=tick).to(
+    return embed(model, dataset, make_eval_pipeline(model.about), batch_size=32, tick=tick).to(
         next(model.parameters()).device
     )
 

@@ -7,19 +7,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sla.data.augment import Pipeline
 from sla.data.class_splits import load_class_splits
 from sla.data.episodes import Episodes
-from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset
 from sla.errors import InputError
 from sla.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.fewshot.evaluate import embed, episode_accuracies
 from sla.fewshot.model import FewShotModel, build_model, load_model
 from sla.fewshot.plan import load_splits
-from sla.training.checkpoint import WEIGHTS, find_checkpoint
-from sla.training.config import read_config
-from sla.training.run import check_device, read_result
+from sla.training.build import make_eval_pipeline
+from sla.training.gaps import check_device
+from sla.training.run import open_run, read_result
 
 
 class FewShotRun:
@@ -27,19 +25,13 @@ class FewShotRun:
 
     def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
         self.folder = Path(folder)
-        if not (self.folder / "config.yaml").is_file():
-            raise InputError(f"{folder}: not a run: no config.yaml in it")
-        check_device(device)
-        tree = read_config(self.folder / "config.yaml")
+        tree, weights = open_run(self.folder, which, device)
         if "episodes" not in tree:
             raise InputError(
                 f"{folder}: not a few-shot run: `sla fewshot train` makes them; efficientnet_lite0 needs none"
             )
-        found = find_checkpoint(self.folder / "checkpoint", which)
-        if found is None:
-            raise InputError(f"{folder}: this run has no {which} checkpoint")
         self.config: FewShotConfig = make_fewshot_config(tree, f"{folder}/config.yaml")
-        self.model: FewShotModel = load_model(found / WEIGHTS, device)
+        self.model: FewShotModel = load_model(weights, device)
         self.result = read_result(self.folder)
 
     @property
@@ -118,12 +110,6 @@ def open_tested(
     return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS, device)
 
 
-def make_pipeline(model: FewShotModel) -> Pipeline:
-    """What a test image goes through before the model sees it."""
-    seen = model.about["preprocessing"]
-    return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
-
-
 def evaluate_episodes(
     tested: Tested,
     dataset: Dataset | None = None,
@@ -147,7 +133,13 @@ def evaluate_episodes(
     }
     tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
     workers = tested.config.data.workers
-    embedded = embed(tested.model, dataset, make_pipeline(tested.model), workers=workers, tick=tick)
+    embedded = embed(
+        tested.model,
+        dataset,
+        make_eval_pipeline(tested.model.about),
+        workers=workers,
+        tick=tick,
+    )
     count = episodes or part.test_episodes
     return {shot: episode_accuracies(tested.model, embedded, some, count) for shot, some in kinds.items()}
 

@@ -252,7 +252,7 @@ def _few_shot(dataset: str, variant: str, name: str) -> Settings:
         "optimizer.momentum": 0.9,
         "optimizer.nesterov": True,
         "optimizer.weight_decay": 5e-4,
-        "optimizer.schedule": "steps",
+        "optimizer.schedule": "multistep",
         "optimizer.milestones": [20 / 60, 40 / 60, 50 / 60],
         "optimizer.factors": [0.06, 0.012, 0.0024],
         "run.iterations": 60_000,  # 60 epochs of 1,000 batches

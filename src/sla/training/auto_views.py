@@ -10,10 +10,10 @@ from typing import Any
 from sla.errors import InputError
 from sla.stats import share
 from sla.training.distributed import Group
-from sla.training.loop import Trainer, measure_seconds
 from sla.training.plan import Plan, with_views
 from sla.training.probe import fitting, probe_views
 from sla.training.stop import Stop
+from sla.training.trainer import Trainer, measure_seconds
 from sla.training.view_accuracy import CANNOT, describe
 from sla.views import parse_views
 

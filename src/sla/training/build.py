@@ -18,7 +18,7 @@ from sla.errors import InputError
 from sla.factory import create
 from sla.methods import Method, create_method
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
-from sla.training.config import Config
+from sla.training.config import Config, OptimizerConfig, TrainingConfig
 from sla.training.imbalance import build_criterion
 from sla.views import parse_views
 
@@ -49,11 +49,11 @@ def build_model(
         model = create(config.model.backbone, len(classes), build_method(config, counts), **options)
     model.class_names = list(classes)
     if weights not in ("none", "pretrained"):
-        load_backbone(model, weights)
+        load_backbone(model.backbone, weights)
     return model
 
 
-def load_backbone(model: Classifier, source: str) -> None:
+def load_backbone(backbone: nn.Module, source: str) -> None:
     """Take the backbone's weights from a run's folder, a saved classifier, or a file of bare weights."""
     path = Path(source).expanduser()
     if path.is_dir():
@@ -66,7 +66,7 @@ def load_backbone(model: Classifier, source: str) -> None:
     given = _read_weights(path)
     if any(name.startswith("backbone.") for name in given):
         given = {n.removeprefix("backbone."): v for n, v in given.items() if n.startswith("backbone.")}
-    own = model.backbone.state_dict()
+    own = backbone.state_dict()
     fits = [name for name, value in own.items() if name in given and given[name].shape == value.shape]
     if len(fits) < len(own):
         missing = [name for name in own if name not in given]
@@ -75,7 +75,7 @@ def load_backbone(model: Classifier, source: str) -> None:
             f"{source}: weights of another architecture: {len(fits)} of {len(own)} tensors fit; "
             f"{len(missing)} are missing{_some(missing)}, {len(other)} have another shape{_some(other)}"
         )
-    model.backbone.load_state_dict({name: given[name] for name in own})
+    backbone.load_state_dict({name: given[name] for name in own})
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -102,9 +102,8 @@ def _some(names: list[str]) -> str:
     return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
 
 
-def build_optimizer(config: Config, model: Classifier) -> torch.optim.Optimizer:
+def build_optimizer(part: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
     """SGD or AdamW with groups for backbone and heads, with and without weight decay."""
-    part = config.optimizer
     assert part.learning_rate is not None
     assert part.weight_decay is not None
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
@@ -138,7 +137,25 @@ def _kinds_of_parameters(model: nn.Module) -> dict[nn.Parameter, str]:
     return kinds
 
 
-def build_pipelines(config: Config) -> tuple[Pipeline, Pipeline]:
+def describe_preprocessing(config: TrainingConfig) -> dict[str, Any]:
+    """What a model's file keeps of the way its images went, for `make_eval_pipeline`."""
+    model = config.model
+    return {
+        "augment": config.augment,
+        "resolution": model.resolution,
+        "stored_size": config.data.stored_size,
+        "mean": model.mean,
+        "std": model.std,
+    }
+
+
+def make_eval_pipeline(about: dict[str, Any]) -> Pipeline:
+    """What a test image goes through before the model that says this of itself sees it."""
+    seen = about["preprocessing"]
+    return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
+
+
+def build_pipelines(config: TrainingConfig) -> tuple[Pipeline, Pipeline]:
     """What training images and test images go through."""
     text, size = config.augment or "none", config.model.resolution
     mean, std = config.model.mean, config.model.std

@@ -15,12 +15,19 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class DataConfig(Part):
-    """Where the images come from and which of them are trained on."""
+class SourceConfig(Part):
+    """Where the images of any run come from."""
 
     source: str = Field("", description="a folder, a CSV, or a known dataset's name")
     root: str | None = Field(None, description="where known datasets lie, instead of the cache folder")
     stored_size: int | None = Field(None, ge=1, description="pictures are kept at this size before crops")
+    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
+    workers: int | None = Field(None, ge=0, description="processes that decode pictures")
+
+
+class DataConfig(SourceConfig):
+    """Where the images come from and which of them are trained on."""
+
     hold_out: float = Field(0.1, ge=0, lt=1, description="share of train held out, unless there is a val")
     hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
     per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
@@ -28,11 +35,9 @@ class DataConfig(Part):
         None, gt=1, description="cut train to a long tail: the first class has this many times the last"
     )
     long_tail_max: int | None = Field(None, ge=1, description="images of the tail's first class")
-    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
     cache: bool = Field(
         False, description="keep resized pictures in the cache folder: decoded once, not at every start"
     )
-    workers: int | None = Field(None, ge=0, description="processes that decode pictures")
     sampling: Literal["epochs", "random"] = Field("epochs", description="or a fresh random batch each step")
 
 
@@ -113,20 +118,13 @@ class OptimizerConfig(Part):
         return factors
 
 
-class RunConfig(Part):
-    """How long, on what, and what is written."""
+class LoopConfig(Part):
+    """How long, on what, and what is written, of any run."""
 
     seed: int = Field(0, ge=0, lt=2**63, description="everything random follows from it")
-    batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
     iterations: int | None = Field(None, ge=1, description="how long, in steps")
-    epochs: float | None = Field(None, gt=0, description="how long, in passes over the images")
-    minutes: float | None = Field(None, gt=0, description="the rate is measured once, then iterations fixed")
     device: str | None = Field(None, description="cpu, cuda, mps, ...")
-    precision: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="float32, or mixed with bfloat16 or float16"
-    )
     channels_last: bool = Field(True, description="memory layout of images and weights")
-    compile: bool | None = Field(None, description="by default where it pays for itself")
     evaluations: int | None = Field(
         None, ge=1, description="of the held-out images; 20, once an epoch at most"
     )
@@ -135,19 +133,39 @@ class RunConfig(Part):
     tensorboard: bool = Field(False, description="write the metrics for TensorBoard too")
 
 
-class Config(Part):
-    """The whole tree."""
+class RunConfig(LoopConfig):
+    """The same of a classifier's run."""
 
-    data: DataConfig = DataConfig()
+    batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
+    epochs: float | None = Field(None, gt=0, description="how long, in passes over the images")
+    minutes: float | None = Field(None, gt=0, description="the rate is measured once, then iterations fixed")
+    precision: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="float32, or mixed with bfloat16 or float16"
+    )
+    compile: bool | None = Field(None, description="by default where it pays for itself")
+
+
+class TrainingConfig(Part):
+    """What every kind of run says: its images, its network, its method, how it learns."""
+
+    data: SourceConfig = SourceConfig()
     model: ModelConfig = ModelConfig()
-    method: MethodConfig = MethodConfig()
+    method: Part = Part()
     augment: str | None = Field(None, description="label-keeping augmentation, as in 'crop(4), flip'")
     policies: dict[str, Any] = Field(
         default_factory=dict, description="what the files of `policy(...)` in augment held; filled in"
     )
-    mix: str | None = Field(None, description="of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
     optimizer: OptimizerConfig = OptimizerConfig()
+    run: LoopConfig = LoopConfig()
+
+
+class Config(TrainingConfig):
+    """The whole tree of a classifier's run."""
+
+    data: DataConfig = DataConfig()
+    method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()
+    mix: str | None = Field(None, description="of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
 
 
 Tree = TypeVar("Tree", bound=Part)

@@ -1,24 +1,22 @@
-"""The training loop, top to bottom."""
+"""The training loop, top to bottom; what a step learns is for those who stand on it."""
 
 import math
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sla.backbones.dropblock import advance_step
-from sla.criteria import CrossEntropy
 from sla.data.draws import seed_of
-from sla.data.loader import Batch, TrainLoader, resident
-from sla.data.mixing import parse_mix
+from sla.data.loader import Batch, resident
+from sla.data.store import Dataset
 from sla.errors import InputError, MissingExtraError, SLAError
-from sla.factory import read_saved, save
-from sla.labels import MixedTarget, Target, split_target
-from sla.training.build import build_model, build_optimizer, build_pipelines, choose_views
+from sla.training.build import build_optimizer
 from sla.training.checkpoint import (
     WEIGHTS,
     Position,
@@ -28,49 +26,82 @@ from sla.training.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
+from sla.training.config import TrainingConfig
 from sla.training.distributed import Group
 from sla.training.ema import Average
-from sla.training.evaluation import accuracies
 from sla.training.metrics import Meter, MetricsFile
-from sla.training.plan import Plan
 from sla.training.schedules import rate_factor
-from sla.training.step import Step
 from sla.training.stop import Stop
 
 ROWS = 200  # of training losses in metrics.csv, about
 CHECKPOINT_SECONDS = 60.0
-EVAL_BATCH = 256
 
 Watch = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, the newest numbers
 
 
-class Trainer:
-    """One run: what it is made of, and the loop over its steps."""
+class Loop(ABC):
+    """A model and its optimiser over the steps of a run: rates, rows, checkpoints, stopping and going on.
 
-    def __init__(self, plan: Plan, folder: Path, group: Group) -> None:
-        self.plan, self.config, self.folder, self.group = plan, plan.config, folder, group
-        run = self.config.run
+    Args:
+        model: has a `backbone`; the rest is heads.
+        train: the images of the run; a resumed one must find the same number and classes.
+        losses: columns of metrics.csv between the rate and the accuracies.
+        kinds: of inference, which `evaluate` measures; the best checkpoint goes by `headline`.
+        precision: float16 needs its losses scaled.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        train: Dataset,
+        folder: Path,
+        group: Group,
+        *,
+        losses: Sequence[str],
+        kinds: Sequence[str],
+        headline: str,
+        precision: str = "float32",
+    ) -> None:
+        self.config, self.train, self.folder, self.group = config, train, folder, group
+        self.headline = headline
+        run, name = config.run, config.run.device or "cpu"
         assert run.iterations is not None
-        assert run.batch_size is not None
-        self.steps, self.batch_size = run.iterations, run.batch_size
-        name = run.device or "cpu"
+        self.steps = run.iterations
         self.device = torch.device(f"cuda:{group.local_rank}" if name == "cuda" else name)
-        self.model = build_model(self.config, plan.train.classes, plan.train.counts())
-        self.model = self.model.to(self.device)
+        self.model = model.to(self.device)
         if run.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = build_optimizer(self.config, self.model)
-        ema = self.config.optimizer.ema
+        self.optimizer = build_optimizer(config.optimizer, self.model)
+        ema = config.optimizer.ema
         self.average = Average(self.model, ema) if ema else None
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=run.precision == "float16")
-        self.train_pipeline, self.eval_pipeline = build_pipelines(self.config)
-        self.mix = parse_mix(self.config.mix)
-        self.position, self.meter = Position(images=len(plan.train)), Meter()
-        method = self.model.method
-        columns = ["epoch", "learning_rate", "loss", *method.parts, "train"]
-        self.metrics = MetricsFile(
-            folder / "metrics.csv", [*columns, *(f"val_{how}" for how in method.kinds)]
-        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+        self.position, self.meter = Position(images=len(train)), Meter()
+        columns = ["epoch", "learning_rate", "loss", *losses, "train", *(f"val_{kind}" for kind in kinds)]
+        self.metrics = MetricsFile(folder / "metrics.csv", columns)
+
+    @abstractmethod
+    def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
+        """The batches of the steps from `start_step` on."""
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> None:
+        """One step: losses, backward, the meter, and `update`."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float] | None:
+        """Accuracies in percent on what was held out, by kind; None where nothing was."""
+
+    @abstractmethod
+    def write_weights(self, path: Path) -> None:
+        """The model as it would be used; where there is an average, it has the averaged weights now."""
+
+    @abstractmethod
+    def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
+        """The classes and weights that `write_weights` wrote."""
+
+    def begin_step(self, step: int) -> None:  # noqa: B027  # most have nothing to do here
+        """Whatever depends on the step besides the rate."""
 
     def fit(self, stop: Stop, watch: Watch | None = None) -> bool:
         """Train from where the run stands to its end; False when it was asked to stop before."""
@@ -78,26 +109,23 @@ class Trainer:
         board = self._open_board() if self.group.leads and run.tensorboard else None
         if self.group.leads:
             self.metrics.start(self.position.step)
-        evaluate_at = spaced(self.steps, run.evaluations or 1)
+        evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
         snapshot_at = spaced(self.steps, run.snapshots)
         row_every = max(self.steps // ROWS, 1)
         started = saved = time.monotonic()
-        seconds_before, frozen, step_module = self.position.seconds, None, None
-        for batch in self._batches():
+        seconds_before, frozen = self.position.seconds, None
+        for batch in self.batches(self._resident(), self.position.step):
             step = batch.step
             if frozen != (step < optimizer.frozen * self.steps):
                 frozen = step < optimizer.frozen * self.steps
-                step_module = self.prepare(frozen)
-            assert step_module is not None
+                self.prepare(frozen)
             factor = rate_factor(optimizer, step, self.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
-            for criterion in self.model.method.criteria:
-                if isinstance(criterion, CrossEntropy):
-                    criterion.advance(step, self.steps)
+            self.begin_step(step)
             # Dropout too follows from seed, step and process, so a resumed run needs no random state.
             torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
-            self.learn(step_module, batch)
+            self.learn(batch)
             if self.average is not None:
                 self.average.update(self.model, step)
 
@@ -105,8 +133,8 @@ class Trainer:
             self.position.step, self.position.seconds = done, seconds_before + now - started
             row: dict[str, float] = {}
             if done % row_every == 0 or done in evaluate_at:
-                row = self._close_row(done, factor)
-                if done in evaluate_at and self.plan.val is not None:
+                row = self._close_row(done, batch.draws.batch_size, factor)
+                if done in evaluate_at:
                     row |= self._evaluate(done)
                 if self.group.leads:
                     self.metrics.add(done, row)
@@ -123,51 +151,30 @@ class Trainer:
                 self._checkpoint("last")
                 saved = time.monotonic()
             if done in snapshot_at and self.group.leads:
-                self._write_weights(self.folder / "snapshots" / f"{done:08d}.safetensors")
+                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             if stopping and done < self.steps:
                 return False
         return True
 
-    def learn(self, step_module: nn.Module, batch: Batch) -> None:
-        """One step of the optimiser, from one batch in as many parts as are asked for."""
-        optimizer, method = self.config.optimizer, self.model.method
-        images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
-        target: Target = batch.targets
-        if self.mix is not None:
-            images, partner, lam = self.mix(images, batch.draws)
-            target = MixedTarget(batch.targets, batch.targets[partner], lam)
-        if self.config.run.channels_last and images.ndim == 4:
-            images = images.contiguous(memory_format=torch.channels_last)
-        count = self.config.method.views_per_step or len(method.views)
-        views = choose_views(batch.draws, len(method.views), count, method.needs_plain)
-        self.optimizer.zero_grad(set_to_none=True)
-        parts = min(optimizer.accumulate, len(images))
-        chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
-        pieces = list(zip(images.tensor_split(parts), split_target(target, parts), chosen, strict=True))
-        for number, (piece, targets, seen) in enumerate(pieces):
-            share = len(piece) / len(images)
-            with self._unsynchronised(step_module, until_last=number == len(pieces) - 1):
-                with self._autocast():
-                    losses = step_module(piece, targets, seen)
-                self.scaler.scale(losses["loss"] * share).backward()
-            self.meter.add(losses, targets, share)
+    def prepare(self, frozen: bool) -> None:
+        """The model ready to learn, its backbone fixed or learning too."""
+        self.model.train()
+        backbone: nn.Module = self.model.backbone  # type: ignore[assignment]
+        backbone.requires_grad_(not frozen)
+        if frozen:
+            backbone.eval()
+
+    def update(self, step: int) -> None:
+        """The end of a step: the gradients that were gathered move the weights."""
         if self.device.type == "cpu":  # elsewhere a look would wait for the device: rows do it
-            self._refuse_nan(batch.step)
-        if optimizer.clip is not None:
+            self._refuse_nan(step)
+        clip = self.config.optimizer.clip
+        if clip is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.clip)
+            nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         advance_step(self.model)
-
-    def prepare(self, frozen: bool) -> nn.Module:
-        """The step to call: the backbone fixed or learning, compiled and wrapped for many processes."""
-        self.model.train()
-        self.model.backbone.requires_grad_(not frozen)
-        if frozen:
-            self.model.backbone.eval()
-        step = self.group.wrap(Step(self.model))
-        return torch.compile(step) if self.config.run.compile else step  # type: ignore[return-value]
 
     def resume(self) -> None:
         """Take everything back from the last checkpoint."""
@@ -175,9 +182,9 @@ class Trainer:
         if found is None:
             return
         position, tensors = read_state(found)
-        described, weights = read_saved(found / WEIGHTS)
-        if described["classes"] != list(self.plan.train.classes) or position.images != len(self.plan.train):
-            was = f"{len(described['classes'])} classes, {position.images:,} images to train on"
+        classes, weights = self.read_weights(found / WEIGHTS)
+        if list(classes or ()) != list(self.train.classes) or position.images != len(self.train):
+            was = f"{len(classes or ())} classes, {position.images:,} images to train on"
             raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
         self.position = position
         if self.average is not None:
@@ -190,35 +197,10 @@ class Trainer:
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
 
-    def _batches(self) -> TrainLoader:
-        train = self.plan.train
-        if train.images.in_memory and self.device.type != "cpu":
-            train = resident(train, self.device)
-        return TrainLoader(
-            train,
-            self.batch_size,
-            seed=self.config.run.seed,
-            steps=self.steps,
-            start_step=self.position.step,
-            rank=self.group.rank,
-            world_size=self.group.world_size,
-            workers=self.config.data.workers or 0,
-            device=self.device,
-            sampling=self.config.data.sampling,
-        )
-
-    def _unsynchronised(self, step_module: nn.Module, until_last: bool) -> AbstractContextManager:
-        """Gradients of a part are averaged over the processes only with those of the last part."""
-        return nullcontext() if until_last or self.group.world_size == 1 else step_module.no_sync()  # type: ignore[operator]
-
-    def _autocast(self) -> AbstractContextManager:
-        precision = self.config.run.precision or "float32"
-        if precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, precision))
-
-    def _averaged(self) -> AbstractContextManager:
-        return self.average.applied(self.model) if self.average is not None else nullcontext()
+    def _resident(self) -> Dataset:
+        """The training images, on the device where they are in memory anyway."""
+        here = self.train.images.in_memory and self.device.type != "cpu"
+        return resident(self.train, self.device) if here else self.train
 
     def _open_board(self) -> Any:
         """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""
@@ -236,23 +218,22 @@ class Trainer:
                 f"the loss is no number at step {step + 1}; {kept}: a lower learning rate may help"
             )
 
-    def _close_row(self, done: int, factor: float) -> dict[str, float]:
+    def _close_row(self, done: int, batch_size: int, factor: float) -> dict[str, float]:
         self._refuse_nan(done - 1)
         rate = (self.config.optimizer.learning_rate or 0.0) * factor
-        epoch = done * self.batch_size / len(self.plan.train)
+        epoch = done * batch_size / len(self.train)
         return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
 
     def _evaluate(self, done: int) -> dict[str, float]:
-        """Accuracy on the held-out images; the best checkpoint so far is kept."""
-        assert self.plan.val is not None
-        workers = self.config.data.workers or 0
+        """Accuracy on what was held out; the best checkpoint so far is kept."""
         with self._averaged():
-            found = accuracies(self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group)
-        if found[self.model.method.headline] > self.position.best_accuracy:
-            self.position.best_accuracy = found[self.model.method.headline]
-            self.position.best_step = done
+            found = self.evaluate()
+        if found is None:
+            return {}
+        if found[self.headline] > self.position.best_accuracy:
+            self.position.best_accuracy, self.position.best_step = found[self.headline], done
             self._checkpoint("best")
-        return {f"val_{how}": value for how, value in found.items()}
+        return {f"val_{kind}": value for kind, value in found.items()}
 
     def _checkpoint(self, kind: str) -> None:
         """Write `last`, with all that a resumed run needs, or `best`, with the weights alone."""
@@ -268,45 +249,20 @@ class Trainer:
             if self.average is not None:
                 tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
                 tensors |= self.average.tensors()
-        save_checkpoint(self.folder / "checkpoint", kind, self.position, self._write_weights, tensors)
+        save_checkpoint(self.folder / "checkpoint", kind, self.position, self._write_averaged, tensors)
 
-    def _write_weights(self, path: Path) -> None:
-        """The classifier as it would be used: averaged where there is an average."""
-        config = self.config
-        preprocessing = {
-            "augment": config.augment,
-            "resolution": config.model.resolution,
-            "stored_size": config.data.stored_size,
-            "mean": config.model.mean,
-            "std": config.model.std,
-        }
+    def _write_averaged(self, path: Path) -> None:
         with self._averaged():
-            save(self.model, path, step=self.position.step, preprocessing=preprocessing)
+            self.write_weights(path)
+
+    def _averaged(self) -> AbstractContextManager:
+        return self.average.applied(self.model) if self.average is not None else nullcontext()
 
 
-def _below(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
 
 
 def spaced(steps: int, count: int) -> set[int]:
     """`count` evenly spaced numbers of steps done, the last of them all."""
     return {math.ceil(steps * (i + 1) / count) for i in range(count)}
-
-
-def measure_seconds(plan: Plan, steps: int = 12) -> float:
-    """Seconds of one training step, from a few steps of a model that is then thrown away."""
-    run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
-    throwaway = plan.config.model_copy(update={"run": run})
-    trainer = Trainer(Plan(throwaway, plan.train, None, None, ()), Path(), Group())
-    step_module = trainer.prepare(frozen=False)
-    times: list[float] = []
-    for batch in TrainLoader(plan.train, trainer.batch_size, seed=0, steps=steps, device=trainer.device):
-        start = time.monotonic()
-        trainer.learn(step_module, batch)
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.monotonic() - start)
-        if sum(times) > 10:
-            break
-    useful = sorted(times[2:] or times)  # the first ones warm up
-    return useful[len(useful) // 2]

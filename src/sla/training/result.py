@@ -5,10 +5,12 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from sla import __version__
 from sla.backbones.cost import count_flops, count_parameters
@@ -16,8 +18,9 @@ from sla.factory import load
 from sla.stats import share
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.evaluation import infer
-from sla.training.loop import Trainer
+from sla.training.loop import Loop
 from sla.training.metrics import cautious_temperature
+from sla.training.trainer import Trainer
 from sla.training.view_accuracy import advise, measure_views
 
 
@@ -86,27 +89,31 @@ def _view_accuracy(trainer: Trainer, accuracies: dict[str, Any]) -> dict[str, An
 
 
 def _cost(trainer: Trainer) -> dict[str, Any]:
-    config, method = trainer.config, trainer.model.method
-    channels, size = len(config.model.mean or ()), config.model.resolution or 1
-    forward = count_flops(trainer.model.backbone, (channels, size, size))
-    views = min(config.method.views_per_step or len(method.views), len(method.views))
+    method, count = trainer.model.method, trainer.config.method.views_per_step
+    views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
+    return describe_cost(trainer, seen, method.kinds, len(method.views))
+
+
+def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -> dict[str, Any]:
+    """What a run cost that has seen so many images, every view counted, and what its inference costs."""
+    model, size = loop.config.model, loop.config.model.resolution or 1
+    backbone: nn.Module = loop.model.backbone  # type: ignore[assignment]
+    forward = count_flops(backbone, (len(model.mean or ()), size, size))
     return {
-        "seconds": round(trainer.position.seconds, 2),
-        "iterations": trainer.steps,
+        "seconds": round(loop.position.seconds, 2),
+        "iterations": loop.steps,
         "images_seen": seen,
         "training_flop": 3 * forward * seen,  # backward costs twice the forward pass
-        "inference_flop": {
-            how: forward * (len(method.views) if how == "aggregated" else 1) for how in method.kinds
-        },
-        "parameters": count_parameters(trainer.model),
-        "peak_memory_bytes": peak_memory(trainer.device),
-        "device": str(trainer.device),
-        "processes": trainer.group.world_size,
+        "inference_flop": {kind: forward * (num_views if kind == "aggregated" else 1) for kind in kinds},
+        "parameters": count_parameters(loop.model),
+        "peak_memory_bytes": _peak_memory(loop.device),
+        "device": str(loop.device),
+        "processes": loop.group.world_size,
     }
 
 
-def peak_memory(device: torch.device) -> int | None:
+def _peak_memory(device: torch.device) -> int | None:
     """The most memory that this process has held so far, in bytes; on a GPU, the GPU's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -18,15 +18,16 @@ from sla.data.download import Progress
 from sla.data.files import FileImages, Tick
 from sla.data.hold import OnBadImage
 from sla.data.kept import cache_dir
-from sla.data.recipe import eval_pipeline
 from sla.data.store import Dataset, Splits
 from sla.data.ten_crop import ten_crop_pipelines
 from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
+from sla.training.build import make_eval_pipeline
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer, infer_crops
+from sla.training.gaps import check_device
 from sla.training.split import same_classes, split_images
 
 if TYPE_CHECKING:
@@ -44,17 +45,11 @@ class Run:
 
     def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
         self.folder = Path(folder)
-        if not (self.folder / "config.yaml").is_file():
-            raise InputError(f"{folder}: not a run: no config.yaml in it")
-        check_device(device)
-        tree = read_config(self.folder / "config.yaml")
+        tree, weights = open_run(self.folder, which, device)
         if "episodes" in tree:
             raise InputError(f"{folder}: a few-shot run: `sla fewshot evaluate` and `predict` open it")
-        found = find_checkpoint(self.folder / "checkpoint", which)
-        if found is None:
-            raise InputError(f"{folder}: this run has no {which} checkpoint")
         self.config = make_config(tree, f"{folder}/config.yaml")
-        self.model: Classifier = load_classifier(found / WEIGHTS, device)
+        self.model: Classifier = load_classifier(weights, device)
         self.result = read_result(self.folder)
         self.which = which
         self.splits: Splits | None = None  # its images, while a run that has just ended still has them
@@ -72,8 +67,7 @@ class Run:
     @property
     def pipeline(self) -> Pipeline:
         """What a test image goes through before the model sees it."""
-        seen = self.model.about["preprocessing"]
-        return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
+        return make_eval_pipeline(self.model.about)
 
     def predict(
         self, files: Sequence[str | Path], how: str | None = None, batch_size: int = 64
@@ -191,6 +185,17 @@ class Run:
         return export_onnx(self, Path(path), how, preprocessing, **watching)
 
 
+def open_run(folder: Path, which: str, device: str) -> tuple[dict[str, Any], Path]:
+    """The configuration of a run, not yet validated, and the weights of one of its checkpoints."""
+    if not (folder / "config.yaml").is_file():
+        raise InputError(f"{folder}: not a run: no config.yaml in it")
+    check_device(device)
+    tree, found = read_config(folder / "config.yaml"), find_checkpoint(folder / "checkpoint", which)
+    if found is None:
+        raise InputError(f"{folder}: this run has no {which} checkpoint")
+    return tree, found / WEIGHTS
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """What a finished run says of itself, {} before it is finished; refused when it is damaged."""
     path = folder / "result.json"
@@ -207,11 +212,3 @@ def read_result(folder: Path) -> dict[str, Any]:
             "and without this file probabilities are not calibrated"
         ) from None
     return result
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is unknown or not there."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"no device {device!r} here; cpu is always there") from None

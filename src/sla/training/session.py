@@ -4,8 +4,8 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,14 @@ from sla.training.config import (
 )
 from sla.training.distributed import Group, join_group, leave_group
 from sla.training.findings import describe_data
-from sla.training.loop import Trainer, Watch, measure_seconds
-from sla.training.plan import AUTO, Plan, make_plan, with_absolute_source, with_views
+from sla.training.gaps import Tree, with_absolute_source
+from sla.training.loop import Loop, Watch
+from sla.training.plan import AUTO, Plan, make_plan, with_views
 from sla.training.probe import fitting
 from sla.training.result import make_result
 from sla.training.run import Run, read_result
 from sla.training.stop import Stop
+from sla.training.trainer import Trainer, measure_seconds
 
 # torch.compile is used by default where the time it should save is more than the time it should take. Both
 # are assumptions about a typical CPU, not measurements of this run: set run.compile where you know better.
@@ -71,35 +73,13 @@ def train(
         if resume:
             tree = read_config(folder / "config.yaml") if group.leads else None
             stored = make_config(group.share(tree), f"{folder}/config.yaml")
-            _refuse_differences(stored, config, folder)
+            refuse_differences(stored, config, folder, _settled_at_the_start(config))
             config = stored
         plan = _prepare(config, splits, group, say, progress, fresh=not resume)
         trainer = Trainer(plan, folder, group)
-        if group.leads:
-            _check_space(folder, trainer)
-            with replacing(folder / "config.yaml") as file:
-                file.write(write_config(plan.config).encode())
-        if resume:
-            trainer.resume()
-            say(f"going on from step {trainer.position.step:,} of {trainer.steps:,}")
-        ended = trainer.position.step >= trainer.steps
-        stop = stack.enter_context(Stop().listening())
-        try:
-            finished = trainer.fit(stop, watch if group.leads else None)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise SLAError(
-                f"{folder}: the disk is full; the last checkpoint is whole: make room, then --resume"
-            ) from None
-        if not finished:
-            raise StoppedError(
-                f"stopped after step {trainer.position.step:,} of {trainer.steps:,}; "
-                f"to go on: sla train --resume --out {shlex.quote(str(folder))}"
-            )
-        if group.leads and not (resume and ended and _has_result(folder)):
-            with replacing(folder / "result.json") as file:
-                file.write((json.dumps(make_result(trainer), indent=2) + "\n").encode())
+        with carried_out(trainer, resume, "sla train", say, watch) as worked:
+            if worked and group.leads:
+                write_result(folder, make_result(trainer))
         group.wait()
         run = Run(folder)
         run.splits = Splits(plan.config.data.source, plan.train, plan.val, plan.test)
@@ -210,25 +190,65 @@ def _remove_if_unused(folder: Path) -> None:
         folder.rmdir()
 
 
-def _refuse_differences(stored: Config, config: Config, folder: Path) -> None:
-    """A resumed run keeps its configuration: keys given now must say what it says."""
+def refuse_differences(stored: Tree, config: Tree, folder: Path, settled: Collection[str] = ()) -> None:
+    """A resumed run keeps its configuration: keys given now must say what it says, but for settled ones."""
     given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    if config.method.imbalance == "auto":  # it was settled when the run began
-        given.get("method", {}).pop("imbalance", None)
-    if config.method.views == AUTO:  # it was chosen when the run began
-        given["method"] = {k: v for k, v in given["method"].items() if k not in ("views", "name")}
-    merged = make_config(merge(stored.model_dump(mode="json"), given))
-    different = differing_keys(merged, stored)
+    merged = type(stored).model_validate(_merge(stored.model_dump(mode="json"), given))
+    different = [line for line in differing_keys(merged, stored) if line.partition(":")[0] not in settled]
     if different:
         raise InputError(f"{folder}: cannot go on with another configuration: {'; '.join(different)}")
 
 
-def merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _settled_at_the_start(config: Config) -> list[str]:
+    """Keys that say `auto` and were chosen when the run began."""
+    views = ["method.views", "method.name"] if config.method.views == AUTO else []
+    return [*views, *(["method.imbalance"] if config.method.imbalance == AUTO else [])]
+
+
+@contextmanager
+def carried_out(loop: Loop, resume: bool, command: str, say: Say, watch: Watch | None) -> Iterator[bool]:
+    """The loop's run, in the folder that was claimed for it, from where it stands to its end.
+
+    The block says what came of it. It gets False where a run that had ended and said so is resumed.
+    """
+    folder, group = loop.folder, loop.group
+    if group.leads:
+        _check_space(folder, loop)
+        with replacing(folder / "config.yaml") as file:
+            file.write(write_config(loop.config).encode())
+    if resume:
+        loop.resume()
+        say(f"going on from step {loop.position.step:,} of {loop.steps:,}")
+    ended = loop.position.step >= loop.steps
+    with Stop().listening() as stop:
+        try:
+            finished = loop.fit(stop, watch if group.leads else None)
+            if not finished:
+                raise StoppedError(
+                    f"stopped after step {loop.position.step:,} of {loop.steps:,}; "
+                    f"to go on: {command} --resume --out {shlex.quote(str(folder))}"
+                )
+            yield not (resume and ended and _has_result(folder))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise SLAError(
+                f"{folder}: the disk is full; the last checkpoint is whole: make room, then --resume"
+            ) from None
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """What a finished run says of itself, whole or not at all."""
+    with replacing(folder / "result.json") as file:
+        file.write((json.dumps(result, indent=2) + "\n").encode())
+
+
+def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The tree with what is given now in its place, branch by branch."""
     merged = dict(tree)
     for key, value in given.items():
         inner = merged.get(key)
-        merged[key] = merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
+        merged[key] = _merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
     return merged
 
 
@@ -269,11 +289,11 @@ def _settle(plan: Plan, group: Group, say: Say, told: bool, spent: float = 0.0) 
     return replace(plan, config=plan.config.model_copy(update={"run": fixed}))
 
 
-def _check_space(folder: Path, trainer: Trainer) -> None:
+def _check_space(folder: Path, loop: Loop) -> None:
     """Refuse to start where two checkpoints would not fit on the disk."""
-    size = sum(value.numel() * value.element_size() for value in trainer.model.state_dict().values())
+    size = sum(value.numel() * value.element_size() for value in loop.model.state_dict().values())
     # Weights, two moments at the most, two copies for an average; an old and a new one, and the best.
-    need = 3 * size * (5 if trainer.average else 3)
+    need = 3 * size * (5 if loop.average else 3)
     check_space(folder, need, "keeping checkpoints")
 
 
