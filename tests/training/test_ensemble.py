@@ -8,8 +8,9 @@ from PIL import Image
 from sla.data.datasets import load
 from sla.data.draws import Draws
 from sla.data.recipe import eval_pipeline
+from sla.data.store import ArrayImages, Dataset, Splits
 from sla.data.ten_crop import ten_crop_pipelines
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.training.ensemble import evaluate_ensemble
 from sla.training.run import Run
 from sla.training.session import fit
@@ -60,8 +61,25 @@ def test_what_makes_no_ensemble_is_refused(runs):
         evaluate_ensemble(runs, how="distilled")
     other = Run(runs[1].folder)
     other.model.class_names = [f"class {number}" for number in range(10)]
-    with pytest.raises(InputError, match="knows other classes"):
+    with pytest.raises(InputError, match="different label sets"):
         evaluate_ensemble([runs[0], other])
+
+
+def test_members_are_judged_on_images_that_none_of_them_has_seen(tmp_path):
+    """Two runs hold out different shares of data without a test split: only what both held out counts."""
+    digits = load("digits").train
+    names = [f"{number:04d}" for number in range(len(digits))]
+    pixels = digits.read(range(len(digits))).images
+    splits = Splits("own", Dataset(ArrayImages(pixels, names=names), digits.targets, digits.classes))
+    runs = [
+        fit(splits, tmp_path / str(share), data__hold_out=share, data__hold_out_seed=seed, **SETTINGS)
+        for share, seed in ((0.3, 0), (0.2, 1))
+    ]
+    held = [{val.name(i) for i in range(len(val))} for val in (run.unseen()[0] for run in runs)]
+    assert held[0] - held[1]  # so that it matters
+    with pytest.warns(SLAWarning, match="common to all runs"):
+        outputs = evaluate_ensemble(runs)
+    assert len(outputs.targets) == len(held[0] & held[1])
 
 
 def test_ten_crops_of_a_small_image_are_cut_by_hand():

@@ -13,6 +13,7 @@ import sla
 from sla.cli.report import report
 from sla.data.datasets import load
 from sla.data.protocols import hold_out
+from sla.data.recipe import eval_pipeline
 from sla.data.store import ArrayImages, Dataset, Splits
 from sla.errors import InputError
 from sla.inference import marginal_over_classes
@@ -141,7 +142,7 @@ def test_a_trained_run_says_how_well_it_tells_its_views(tmp_path):
 
 def test_methods_without_a_head_for_views_say_nothing():
     images = Dataset(ArrayImages(torch.zeros(4, 1, 8, 8, dtype=torch.uint8)), np.zeros(4), ("a", "b"))
-    pipeline = sla.training.run.eval_pipeline("none", 8, (0.5,), (0.5,))
+    pipeline = eval_pipeline("none", 8, (0.5,), (0.5,))
     for name, tells in (("baseline", False), ("da", False), ("mt", True), ("sla", True)):
         model = sla.create("convnet4", 2, sla.create_method(name), in_channels=1, width=4)
         assert (measure_views(model, images, pipeline) is not None) == tells

@@ -120,7 +120,9 @@ def _together(
     from sla.training.ensemble import evaluate_ensemble
 
     start, tick = time.monotonic(), partial(progress, "inference of all runs")
-    outputs = evaluate_ensemble(runs, data, how, tick, on_bad_image=on_bad_image, **options)
+    outputs = evaluate_ensemble(
+        runs, data, how, tick, on_bad_image=on_bad_image, progress=progress, **options
+    )
     count = len(outputs.targets)
     return count, {"ensemble": outputs.scores()["ensemble"] | _pace(start, count)}
 

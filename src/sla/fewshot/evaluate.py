@@ -3,6 +3,7 @@
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +11,12 @@ from torch import Tensor
 
 from sla.data.augment import Pipeline
 from sla.data.episodes import Episodes
-from sla.data.files import Tick
-from sla.data.loader import EvalLoader
 from sla.data.store import Dataset
 from sla.disk import check_space
 from sla.errors import InputError
 from sla.fewshot.model import FewShotModel
 from sla.stats import Interval
-from sla.training.evaluation import evaluating
+from sla.training.evaluation import evaluating, look_at
 
 MEMORY_LIMIT = 2 << 30  # bytes of embeddings that are held in memory; more lie in a file that nobody sees
 AT_A_TIME = 1 << 24  # numbers of the features of the episodes that are scored at a time
@@ -25,27 +24,18 @@ Z = 1.96  # of a 95% interval, as few-shot tables have it
 
 
 @torch.inference_mode()
-def embed(
-    model: FewShotModel,
-    dataset: Dataset,
-    pipeline: Pipeline,
-    *,
-    batch_size: int = 128,
-    workers: int = 0,
-    tick: Tick | None = None,
-) -> Tensor:
-    """The features of every view of every image, float32 (n, M, D), on the CPU."""
-    device, found, done = next(model.parameters()).device, torch.empty(0), 0
-    with evaluating(model):
-        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
-            images = pipeline(batch.images, batch.draws, batch.aspect)
-            features = model.view_features(images.contiguous(memory_format=torch.channels_last))
-            if not done:
-                found = _place_for((len(dataset), *features.shape[1:]))
-            found[done : done + len(features)] = features.cpu()
-            done += len(features)
-            if tick is not None:
-                tick(done, len(dataset))
+def embed(model: FewShotModel, dataset: Dataset, pipeline: Pipeline, **looking: Any) -> Tensor:
+    """The features of every view of every image, float32 (n, M, D), on the CPU.
+
+    `looking`: batch_size, workers and tick, as `look_at` has them.
+    """
+    found = torch.empty(0)
+    for batch in look_at(model, dataset, **looking):
+        images = pipeline(batch.images, batch.draws, batch.aspect)
+        features = model.view_features(images.contiguous(memory_format=torch.channels_last))
+        if not len(found):
+            found = _place_for((len(dataset), *features.shape[1:]))
+        found[batch.indices] = features.cpu()
     return found
 
 

@@ -14,9 +14,9 @@ from sla.fewshot.run import FewShotRun, evaluate_episodes
 from sla.fewshot.trainer import FewShotTrainer
 from sla.training.checkpoint import find_checkpoint
 from sla.training.config import read_config
-from sla.training.loop import Watch
+from sla.training.loop import Say, Watch
 from sla.training.result import describe_cost, describe_origin
-from sla.training.session import Say, carried_out, claim, refuse_differences, write_result
+from sla.training.session import carried_out, claim, refuse_differences, write_result
 
 
 def train_fewshot(

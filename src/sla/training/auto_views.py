@@ -1,15 +1,16 @@
 """`method.views: auto`: a few sets of views are tried before the run, within a share of it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sla.data.download import Progress
 from sla.errors import InputError
 from sla.stats import share
 from sla.training.distributed import Group
+from sla.training.loop import Say
 from sla.training.plan import Plan, with_views
 from sla.training.probe import fitting, probe_views
 from sla.training.stop import Stop
@@ -18,9 +19,6 @@ from sla.training.view_accuracy import CANNOT, describe
 from sla.views import parse_views
 
 TRIED = ("rot4", "rot2", "rgb3", "rot4*rgb3")  # fewer views first among equals
-
-Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 
 
 def settle_views(plan: Plan, group: Group, say: Say, progress: Progress | None = None) -> tuple[Plan, float]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from sla.classifier import Classifier
 from sla.data.augment import Pipeline
 from sla.data.files import Tick
-from sla.data.loader import EvalLoader
+from sla.data.loader import Batch, EvalLoader
 from sla.data.store import Dataset
 from sla.training.distributed import Group
 from sla.training.metrics import (
@@ -19,6 +20,8 @@ from sla.training.metrics import (
     negative_log_likelihood,
     top_k_accuracy,
 )
+
+ALONE = Group()
 
 
 @dataclass(frozen=True)
@@ -58,58 +61,59 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def look_at(
+    model: nn.Module,
+    dataset: Dataset,
+    batch_size: int = 128,
+    workers: int = 0,
+    tick: Tick | None = None,
+    group: Group = ALONE,
+) -> Iterator[Batch]:
+    """The images of a dataset on the model's device, while the model is in eval mode."""
+    device, done = next(model.parameters()).device, 0
+    part = {"rank": group.rank, "world_size": group.world_size}
+    with evaluating(model):
+        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device, **part):
+            yield batch
+            done += len(batch.images)
+            if tick is not None:
+                tick(done, len(dataset))
+
+
 @torch.inference_mode()
 def infer(
     model: Classifier,
     dataset: Dataset,
     pipeline: Pipeline,
     *,
-    batch_size: int = 128,
-    workers: int = 0,
     kinds: tuple[str, ...] | None = None,
-    tick: Tick | None = None,
+    **looking: Any,
 ) -> Outputs:
-    """The class logits of a whole dataset; all kinds share one look at each view unless some are named."""
+    """The class logits of a whole dataset; all kinds share one look at each view unless some are named.
+
+    `looking`: batch_size, workers and tick, as `look_at` has them.
+    """
     found: dict[str, list[Tensor]] = {how: [] for how in kinds or model.method.kinds}
-    device, done = next(model.parameters()).device, 0
-    with evaluating(model):
-        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
-            images = pipeline(batch.images, batch.draws, batch.aspect)
-            if kinds is None:
-                logits = model.logits_by_kind(images)
-            else:
-                logits = {how: model.logits(images, how) for how in kinds}
-            for how, values in logits.items():
-                found[how].append(values.float().cpu())
-            done += len(images)
-            if tick is not None:
-                tick(done, len(dataset))
+    for batch in look_at(model, dataset, **looking):
+        images = pipeline(batch.images, batch.draws, batch.aspect)
+        if kinds is None:
+            logits = model.logits_by_kind(images)
+        else:
+            logits = {how: model.logits(images, how) for how in kinds}
+        for how, values in logits.items():
+            found[how].append(values.float().cpu())
     return Outputs({how: torch.cat(parts) for how, parts in found.items()}, torch.as_tensor(dataset.targets))
 
 
 @torch.inference_mode()
 def infer_crops(
-    model: Classifier,
-    dataset: Dataset,
-    pipelines: Sequence[Pipeline],
-    how: str,
-    *,
-    batch_size: int = 128,
-    workers: int = 0,
-    tick: Tick | None = None,
+    model: Classifier, dataset: Dataset, pipelines: Sequence[Pipeline], how: str, **looking: Any
 ) -> Tensor:
     """Class logits (n, N), the mean over what the pipelines make of each image (ten-crop)."""
     found: list[Tensor] = []
-    device, done = next(model.parameters()).device, 0
-    with evaluating(model):
-        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device):
-            each = [
-                model.logits(pipeline(batch.images, batch.draws, batch.aspect), how) for pipeline in pipelines
-            ]
-            found.append(torch.stack(each).mean(0).float().cpu())
-            done += len(batch.images)
-            if tick is not None:
-                tick(done, len(dataset))
+    for batch in look_at(model, dataset, **looking):
+        crops = (pipeline(batch.images, batch.draws, batch.aspect) for pipeline in pipelines)
+        found.append(torch.stack([model.logits(crop, how) for crop in crops]).mean(0).float().cpu())
     return torch.cat(found)
 
 
@@ -118,14 +122,10 @@ def accuracies(
     model: Classifier, dataset: Dataset, pipeline: Pipeline, batch_size: int, workers: int, group: Group
 ) -> dict[str, float]:
     """Accuracy in percent by kind of inference; every process looks at its share of the images."""
-    kinds, device = model.method.kinds, next(model.parameters()).device
-    right = torch.zeros(len(kinds), device=device)
-    loader = EvalLoader(
-        dataset, batch_size, rank=group.rank, world_size=group.world_size, workers=workers, device=device
-    )
-    with evaluating(model):
-        for batch in loader:
-            logits = model.logits_by_kind(pipeline(batch.images, batch.draws, batch.aspect))
-            right += torch.stack([(logits[how].argmax(1) == batch.targets).sum() for how in kinds])
+    kinds = model.method.kinds
+    right = torch.zeros(len(kinds), device=next(model.parameters()).device)
+    for batch in look_at(model, dataset, batch_size, workers, group=group):
+        logits = model.logits_by_kind(pipeline(batch.images, batch.draws, batch.aspect))
+        right += torch.stack([(logits[how].argmax(1) == batch.targets).sum() for how in kinds])
     shares = [100 * hits / len(dataset) for hits in group.sum(right).tolist()]
     return dict(zip(kinds, shares, strict=True))

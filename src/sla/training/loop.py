@@ -36,6 +36,7 @@ from sla.training.stop import Stop
 ROWS = 200  # of training losses in metrics.csv, about
 CHECKPOINT_SECONDS = 60.0
 
+Say = Callable[[str], None]  # a line for whoever waits
 Watch = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, the newest numbers
 
 

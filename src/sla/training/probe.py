@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sla.backbones import create_backbone
 from sla.data.augment import CenterCrop
 from sla.data.datasets import load
+from sla.data.download import Progress
 from sla.data.draws import Draws, seed_of
 from sla.data.files import in_threads
 from sla.data.loader import EvalLoader, TrainLoader
@@ -28,8 +29,6 @@ SMALL, LARGE = 32, 64  # pixels a side at which photographs are looked at: from 
 IMAGES = 20_000  # training images looked at, at most
 FROZEN_STEPS, FROZEN_HELD_OUT, HEAD_STEPS = 32, 250, 150
 WIDTHS, BATCH, STEPS, RATE = (24, 48, 96), 64, 300, 0.1
-
-Progress = Callable[[str, int, int], None]  # what is done, how far, of how much
 
 
 def look_at_views(

@@ -9,7 +9,6 @@ stopped goes on where it was.
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sla.data.augment import Pipeline
+from sla.data.download import Progress
 from sla.data.draws import Draws, generator, seed_of
 from sla.data.policy import SCALES, make_policy
 from sla.data.protocols import hold_out
@@ -28,6 +28,7 @@ from sla.disk import exclusive, reason, replacing
 from sla.errors import InputError, MissingExtraError, shown
 from sla.training.build import build_pipelines
 from sla.training.config import Config, make_config, read_config
+from sla.training.loop import Say
 from sla.training.plan import make_plan
 from sla.training.run import Run
 from sla.training.session import StoppedError, train
@@ -35,9 +36,6 @@ from sla.training.session import StoppedError, train
 OPERATIONS = tuple(name for name in SCALES if not name.endswith(("Abs", "2")) and name != "Identity")
 SCORED_AT_ONCE = 250  # images
 TRAINING_SHARE = 0.5  # of the minutes, for the networks of the folds
-
-Say = Callable[[str], None]
-Tell = Callable[[str, int, int], None]  # what, how much is done, of how much
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def search_policy(
     *,
     splits: Splits | None = None,
     say: Say = print,
-    tell: Tell | None = None,
+    tell: Progress | None = None,
     watch: Any = None,
 ) -> dict[str, Any]:
     """The content of a policy file: the best sub-policies and what made them.
@@ -100,7 +98,7 @@ def _search(
     command: str,
     splits: Splits | None,
     say: Say,
-    tell: Tell | None,
+    tell: Progress | None,
     watch: Any,
 ) -> dict[str, Any]:
     plan = make_plan(config, splits, tell)
@@ -216,7 +214,13 @@ class _Scorer:
 
 
 def _try_candidates(
-    optuna: Any, scorer: _Scorer, settings: SearchSettings, fold: int, log: Path, say: Say, tell: Tell | None
+    optuna: Any,
+    scorer: _Scorer,
+    settings: SearchSettings,
+    fold: int,
+    log: Path,
+    say: Say,
+    tell: Progress | None,
 ) -> list[dict[str, Any]]:
     """The trials of a fold: those in the log, then new ones, each written down as it ends."""
     space = _space(optuna, settings)

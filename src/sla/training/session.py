@@ -4,7 +4,7 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from sla.training.config import (
 from sla.training.distributed import Group, join_group, leave_group
 from sla.training.findings import describe_data
 from sla.training.gaps import Tree, with_absolute_source
-from sla.training.loop import Loop, Watch
+from sla.training.loop import Loop, Say, Watch
 from sla.training.plan import AUTO, Plan, make_plan, with_views
 from sla.training.probe import fitting
 from sla.training.result import make_result
@@ -39,8 +39,6 @@ from sla.training.trainer import Trainer, measure_seconds
 # torch.compile is used by default where the time it should save is more than the time it should take. Both
 # are assumptions about a typical CPU, not measurements of this run: set run.compile where you know better.
 COMPILE_SECONDS, COMPILE_SAVES = 100.0, 0.4
-
-Say = Callable[[str], None]
 
 
 class StoppedError(SLAError):

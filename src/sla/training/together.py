@@ -31,7 +31,7 @@ def open_runs(names: Sequence[str], how: str | None, which: str) -> tuple[list[R
                 f"{shown(folder)}, {kind} inference, is there twice: name another run, or another kind of it "
                 "as RUN:KIND"
             )
-        _check_labels(runs[0] if runs else run, run)
+        check_labels(runs[0] if runs else run, run)
         runs.append(run)
         kinds.append(kind)
     return runs, kinds
@@ -43,7 +43,8 @@ def split_name(name: str) -> tuple[Path, str | None]:
     return (Path(name), None) if not colon or Path(name).exists() else (Path(folder), kind)
 
 
-def _check_labels(first: Run, run: Run) -> None:
+def check_labels(first: Run, run: Run) -> None:
+    """Refuse two runs that do not have the same classes; their order may differ."""
     ours, theirs = set(first.classes), set(run.classes)
     if ours != theirs:
         only = [shown(name) for name in sorted(ours ^ theirs)]

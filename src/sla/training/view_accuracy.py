@@ -10,10 +10,9 @@ from torch import Tensor
 
 from sla.classifier import Classifier
 from sla.data.augment import Pipeline
-from sla.data.loader import EvalLoader
 from sla.data.store import Dataset
 from sla.stats import Interval, share
-from sla.training.evaluation import evaluating
+from sla.training.evaluation import look_at
 from sla.views import Product, Views
 
 # Of the way from guessing (0) to never wrong (1). Where the lines lie is a judgement: docs/views.md.
@@ -141,14 +140,12 @@ def measure_views(
     if len(method.views) == 1:
         return None
     some = dataset.subset(spread(len(dataset), ENOUGH))
-    device = next(model.parameters()).device
-    with evaluating(model):
-        for batch in EvalLoader(some, batch_size, workers=workers, device=device):
-            images = method.expand(pipeline(batch.images, batch.draws, batch.aspect))
-            logits = method.tell_views(model.heads, model.features(images))
-            if logits is None:
-                return None
-            answers.append(logits.argmax(1).cpu())
+    for batch in look_at(model, some, batch_size, workers):
+        images = method.expand(pipeline(batch.images, batch.draws, batch.aspect))
+        logits = method.tell_views(model.heads, model.features(images))
+        if logits is None:
+            return None
+        answers.append(logits.argmax(1).cpu())
     return told_by(torch.cat(answers), method.views)
 
 
