@@ -39,6 +39,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
     "finetune_views": 5,
     "imbalance_choices": 24,
+    "own_policy": 0,
     "readme_run": 2,
     "view_accuracy": 17,
 }
