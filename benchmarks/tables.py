@@ -76,6 +76,7 @@ class Table:
         return before + start, shown, end + after
 
 
-def with_ends(found: Interval) -> str:
+def with_ends(found: Interval, digits: int = 1) -> str:
     """A difference with its 95% interval, as tables have it."""
-    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
+    mean, low, high = (f"{number:+.{digits}f}" for number in found)
+    return f"{mean} ({low} to {high})"

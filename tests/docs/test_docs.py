@@ -37,6 +37,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "__init__": {"core", "backbones", "factory"},
 }
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
+    "fewshot_pretrained": 0,
     "finetune_views": 5,
     "imbalance_choices": 24,
     "own_policy": 0,
