@@ -5,8 +5,8 @@
 DATA is a folder of photographs by class, such as the training part of CUB-200-2011. Judged on the classes
 that the class split keeps for validation, `IMAGES` of each; its test classes are not looked at. Every image
 is embedded once in four rotations: other views are parts of these. All heads answer the same episodes.
-Writes results/fewshot_pretrained.csv and the table in docs/fewshot.md. About five minutes on one core, most of
-them the embedding of 32 classes.
+Writes results/fewshot_pretrained.csv and the table in docs/fewshot.md. About six minutes on one core, most
+of them the embedding of 32 classes.
 """
 
 import sys
@@ -89,10 +89,10 @@ def render(rows: list[dict[str, str]]) -> str:
                 f"{float(row['accuracy']):.1f}",
                 "" if (head, views) == REFERENCE else with_ends(gain, 2),
             ]
-            better[shot] += [f"{head}, {views}"] if gain.sign > 0 else []
+            better[shot] += [f"{head} with views {views}"] if gain.sign > 0 else []
         lines.append(f"| {' | '.join(cells)} |")
-    said = [f"with {shot} shot: {'; '.join(some) or 'none'}" for shot, some in better.items()]
-    return "\n".join([*lines, "", f"Better than {reference} by an interval above 0, {', '.join(said)}."])
+    said = [f"{', '.join(some) or 'nothing'} at {shot} shot" for shot, some in better.items()]
+    return "\n".join([*lines, "", f"With an interval above 0: {'; '.join(said)}."])
 
 
 def main(data: str) -> None:

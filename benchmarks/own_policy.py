@@ -6,7 +6,7 @@ CIFAR-10 with 500 images a class, ResNet-8, the plain classifier, three seeds; w
 same images, order and first weights. Judged by the last step, on the 5,000 images that every run holds out
 and the policy's search held out too; test images are not read. Rows of results/own_policy.csv that are there
 are kept. Started several times, as on two cores, each process takes rows that no other has. Writes the table
-in docs/augmentation.md. About ten minutes a row on a free core, 12 rows.
+in docs/augmentation.md. About three minutes a row on a free core, 12 rows.
 """
 
 import sys

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ MAY_IMPORT = {  # which rooms a room may import, beside itself, errors and disk
     "__init__": {"core", "backbones", "factory"},
 }
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
-    "fewshot_pretrained": 0,
+    "fewshot_pretrained": 24,
     "finetune_views": 5,
     "imbalance_choices": 24,
     "own_policy": 0,
@@ -275,6 +276,24 @@ def test_every_mark_in_a_page_is_that_of_a_benchmark():
     marks = [mark for page in PAGES for mark in re.findall(r"^<!-- (.*) -->$", page.read_text(), re.M)]
     made = [f"made by benchmarks/{name}.py" for name in RESULTS]
     assert sorted(marks) == sorted([*made, *["end"] * len(made)])
+
+
+def test_rows_of_several_processes_are_kept_and_shown_between_the_marks(tmp_path, monkeypatch):
+    import tables
+
+    monkeypatch.setattr(tables, "REPOSITORY", tmp_path)
+    table = tables.Table("some", "page.md", ("number",))
+    table.page.write_text("above\n<!-- made by benchmarks/some.py -->\nold\n<!-- end -->\nbelow\n")
+    with ThreadPoolExecutor(4) as pool:  # each has a lock of its own, as processes have
+        list(pool.map(lambda number: table.append({"number": number}), range(20)))
+    assert sorted(int(row["number"]) for row in table.read()) == list(range(20))
+    table.show(lambda rows: f"{len(rows)} rows")
+    start, end = "<!-- made by benchmarks/some.py -->", "<!-- end -->"
+    assert table.page.read_text() == f"above\n{start}\n20 rows\n{end}\nbelow\n"
+    table.page.write_text("no marks")
+    with pytest.raises(SystemExit, match=r"page\.md has no marks for benchmarks/some\.py"):
+        table.show(lambda rows: "")
+    assert table.page.read_text() == "no marks"
 
 
 def test_the_results_are_made_from_their_table():
