@@ -8,16 +8,13 @@ that the tail left out; the test images are not read. Rows of results/imbalance_
 are kept. Writes the tables in docs/imbalance.md. About 20 seconds a row on one core, 24 rows.
 """
 
-import csv
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TABLE = REPOSITORY / "results" / "imbalance_choices.csv"
-PAGE = REPOSITORY / "docs" / "imbalance.md"
+from tables import Table, with_ends
+
 RATIO, N_MAX, PER_CLASS, SIZE = 100, 500, 200, 16
 STEPS, BATCH, RATE, DECAY, DEFERRED = 300, 32, 0.1, 2e-4, 0.8
 CLIP = 1.0  # a cosine head's scale of 30 makes large first gradients, and the runs are short
@@ -33,7 +30,11 @@ ARMS = {  # name: criterion, the student's head, weights on the distillation
     "logit-adjust": ("logit-adjust", "linear", False),
 }
 KINDS = ("single", "aggregated", "distilled")
-COLUMNS = ["arm", "seed", *(f"balanced_{how}" for how in KINDS), *(f"few_{how}" for how in KINDS), "seconds"]
+TABLE = Table(
+    "imbalance_choices",
+    "docs/imbalance.md",
+    ("arm", "seed", *(f"{what}_{how}" for what in ("balanced", "few") for how in KINDS), "seconds"),
+)
 CHOICES = [  # what was chosen, and the other way
     ("student's head with LDAM-DRW: cosine, not linear", "ldam-drw", "ldam-drw, linear student"),
     ("LDAM-DRW: no weights on the distillation", "ldam-drw", "ldam-drw, weighted KL"),
@@ -142,14 +143,6 @@ def _smaller(dataset: Any) -> Any:
     return Dataset(ArrayImages(pixels), dataset.targets, dataset.classes)
 
 
-def read_rows() -> list[dict[str, str]]:
-    """The rows that are there."""
-    if not TABLE.exists():
-        return []
-    with open(TABLE, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def render(rows: list[dict[str, str]]) -> str:
     """Two tables: every arm, and each choice against its other way on the same seeds."""
     from sla.stats import interval, paired
@@ -165,44 +158,28 @@ def render(rows: list[dict[str, str]]) -> str:
         cells = [f"{interval(values(arm, f'balanced_{how}')).mean:.1f}" for how in KINDS]
         cells.append(f"{interval(values(arm, 'few_distilled')).mean:.1f}")
         gain = paired(values(arm, "balanced_distilled"), values("none", "balanced_distilled"))
-        cells.append("" if arm == "none" else _shown(gain))
+        cells.append("" if arm == "none" else with_ends(gain))
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     lines += ["", "| chosen | distilled | aggregated |", "|---|---|---|"]
     for words, chosen, other in CHOICES:
         gains = [
-            _shown(paired(values(chosen, f"balanced_{how}"), values(other, f"balanced_{how}")))
+            with_ends(paired(values(chosen, f"balanced_{how}"), values(other, f"balanced_{how}")))
             for how in ("distilled", "aggregated")
         ]
         lines.append(f"| {words} | {' | '.join(gains)} |")
     return "\n".join(lines)
 
 
-def _shown(found: Any) -> str:
-    return f"{found.mean:+.1f} ({found.low:+.1f} to {found.high:+.1f})"
-
-
-def write_page(rows: list[dict[str, str]]) -> None:
-    """Put the tables into the page."""
-    before, start, rest = PAGE.read_text(encoding="utf-8").partition("<!-- imbalance_choices -->\n")
-    _, end, after = rest.partition("\n<!-- end -->")
-    PAGE.write_text(before + start + render(rows) + end + after, encoding="utf-8")
-
-
 def main() -> None:
     """Run the rows that are missing, seed by seed, and append each at once."""
-    there = {(row["arm"], int(row["seed"])) for row in read_rows()}
+    there = {(row["arm"], int(row["seed"])) for row in TABLE.read()}
     missing = [(arm, seed) for seed in SEEDS for arm in ARMS if (arm, seed) not in there]
     data = load_data() if missing else None
     for arm, seed in missing:
         row = run_arm(arm, seed, *data)  # type: ignore[misc]
-        new = not TABLE.exists()
-        with open(TABLE, "a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        TABLE.append(row)
         print(row, flush=True)
-    write_page(read_rows())
+    TABLE.show(render)
 
 
 if __name__ == "__main__":

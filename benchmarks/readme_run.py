@@ -13,11 +13,9 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TABLE = REPOSITORY / "results" / "readme_run.csv"
-PAGE = REPOSITORY / "README.md"
+from tables import REPOSITORY, Table
+
 IMAGES = REPOSITORY / "docs" / "images"
-START, END = "<!-- made by benchmarks/readme_run.py -->", "<!-- end -->"
 SETTINGS = {
     "data__per_class": 500,
     "model__backbone": "resnet8",
@@ -30,7 +28,11 @@ ROWS = {  # method and kind of inference: what the README calls it, forward pass
     ("sla+sd", "distilled"): ("SLA with self-distillation, distilled", 1),
     ("sla+sd", "aggregated"): ("the same model, aggregated over four rotations", 4),
 }
-COLUMNS = ["method", "seed", "single", "aggregated", "distilled", "training_flop", "seconds", "commit"]
+TABLE = Table(
+    "readme_run",
+    "README.md",
+    ("method", "seed", "single", "aggregated", "distilled", "training_flop", "seconds", "commit"),
+)
 
 
 def train(out: Path, seeds: range) -> list[dict[str, object]]:
@@ -123,16 +125,8 @@ def draw_curves(out: Path, path: Path) -> None:
 
 def main() -> None:
     out, seeds = Path(sys.argv[1]), range(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
-    rows = train(out, seeds)
-    with open(TABLE, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    with open(TABLE, newline="") as file:
-        table = render(list(csv.DictReader(file)))
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(START)
-    PAGE.write_text(f"{head}{START}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    TABLE.write(train(out, seeds))
+    TABLE.show(render)
     draw_views(IMAGES / "cifar10_views.png")
     draw_curves(out, IMAGES / "cifar10_curves.png")
 

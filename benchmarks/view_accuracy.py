@@ -7,17 +7,17 @@ folder that is named besides. Writes results/view_accuracy.csv and the table in 
 that is not there now are kept. About a minute a dataset on a free core.
 """
 
-import csv
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
+from tables import Table
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TABLE = REPOSITORY / "results" / "view_accuracy.csv"
-PAGE = REPOSITORY / "docs" / "views.md"
-COLUMNS = ["data", "views", "num_views", "images", "accuracy", "low", "high", "verdict"]
+TABLE = Table(
+    "view_accuracy",
+    "docs/views.md",
+    ("data", "views", "num_views", "images", "accuracy", "low", "high", "verdict"),
+)
 
 
 def textures(count: int = 2400, size: int = 32, seed: int = 0):
@@ -52,7 +52,7 @@ def measure(name: str, source: str) -> list[dict[str, object]]:
     rows = []
     for one in found:
         row = {"data": name, "views": one.views.text, "num_views": len(one.views), "images": one.images}
-        row |= {key: f"{value:.2f}" for key, value in zip(COLUMNS[4:7], one.accuracy, strict=True)}
+        row |= {key: f"{value:.2f}" for key, value in zip(TABLE.columns[4:7], one.accuracy, strict=True)}
         rows.append({**row, "verdict": one.verdict})
     return rows
 
@@ -74,31 +74,15 @@ def main(*named: str) -> None:
     from sla.data.datasets import find
 
     kept: dict[str, list] = {}
-    if TABLE.exists():
-        with open(TABLE, newline="") as file:
-            for row in csv.DictReader(file):
-                kept.setdefault(row["data"], []).append(row)
+    for row in TABLE.read():
+        kept.setdefault(row["data"], []).append(row)
     sources = {"digits": "digits", "textures": ""} | ({"cifar10": "cifar10"} if find("cifar10") else {})
     sources |= dict(text.split("=", 1) for text in named)
     for name, source in sources.items():
         kept[name] = measure(name, source)
         print(name, *(f"{row['views']} {row['accuracy']}" for row in kept[name]), sep="  ")
-    rows = [row for name in sorted(kept) for row in kept[name]]
-    with open(TABLE, "w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    with open(TABLE, newline="") as file:
-        table = render(list(csv.DictReader(file)))
-    write_table(table)
-
-
-def write_table(table: str) -> None:
-    """Put the table between its marks in the page; what stands around it stays."""
-    before, start, rest = PAGE.read_text().partition("<!-- view_accuracy -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    assert end, f"{PAGE} has no place for the table"
-    PAGE.write_text(f"{before}{start}{table}\n{end}{after}")
+    TABLE.write(row for name in sorted(kept) for row in kept[name])
+    TABLE.show(render)
 
 
 if __name__ == "__main__":

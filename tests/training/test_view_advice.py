@@ -1,13 +1,12 @@
 """Whether views can be told, said before and after training; views chosen by trying."""
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import view_accuracy
 
 import sla
 from sla.cli.report import report
@@ -26,12 +25,6 @@ from sla.training.run import Run
 from sla.training.session import train
 from sla.training.view_accuracy import CAN, CANNOT, HARD, UNKNOWN, ViewAccuracy, advise, measure_views
 
-spec = importlib.util.spec_from_file_location(
-    "view_accuracy", Path(__file__).resolve().parents[2] / "benchmarks" / "view_accuracy.py"
-)
-benchmark = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(benchmark)
-
 TINY = {
     "data": {"source": "digits", "workers": 0},
     "model": {"backbone": "convnet4", "options": {"width": 8}},
@@ -42,7 +35,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def textures():
-    return benchmark.textures(1200, 12)
+    return view_accuracy.textures(1200, 12)
 
 
 def grey(dataset):
