@@ -155,5 +155,6 @@ def evaluate_episodes(
 def other_test_set(tested: Tested, data: str, way: int, progress: Any = None) -> Dataset:
     """The test classes of other data, read as this model's images are; all classes where it has no test."""
     size = tested.model.about["preprocessing"]["stored_size"]
-    splits = load_class_splits(data, way, size=size, progress=progress)
+    on_bad_image = tested.config.data.on_bad_image
+    splits = load_class_splits(data, way, size=size, on_bad_image=on_bad_image, progress=progress)
     return splits.test or splits.train
