@@ -111,7 +111,7 @@ def test_wrong_words_are_one_line(runs, photos, tmp_path):
         sla("evaluate", "efficientnet_lite0")
     with pytest.raises(InputError, match=r"no weights are published|no option 'pretrained'"):
         sla("predict", "resnet18", photos, "--support", photos)
-    with pytest.raises(InputError, match="6 shots and 4 queries need 10"):
+    with pytest.raises(InputError, match="6 shots and 4 queries need 10: lower --shot or --query"):
         sla("evaluate", runs / "plain", "--shot", "6")
 
 

@@ -157,11 +157,20 @@ def _check(config: FewShotConfig, splits: Splits) -> None:
         raise InputError(
             f"optimizer.factors: {len(optimizer.factors)} factors for {len(optimizer.milestones)} milestones"
         )
-    Episodes(splits.train, part.way, part.shot, part.query)
+    kinds = [("training", splits.train, part.shot, "shot", part.query, "query")]
     if splits.val is not None:
-        Episodes(_smaller(splits.val, config), part.way, part.val_shot or 1, part.test_query)
-    for shot in part.test_shots if splits.test is not None else ():
-        Episodes(splits.test, part.way, shot, part.test_query)  # type: ignore[arg-type]
+        val = _smaller(splits.val, config)
+        also = ", or raise data.val_per_class" if config.data.val_per_class else ""
+        kinds += [("validation", val, part.val_shot or 1, "val_shot", part.test_query, f"test_query{also}")]
+    if splits.test is not None:
+        asked = (part.test_query, "test_query")
+        kinds += [("test", splits.test, shot, "test_shots", *asked) for shot in part.test_shots]
+    for name, some, shot, shot_key, query, query_key in kinds:
+        named = "episodes.way", f"episodes.{shot_key}", f"episodes.{query_key}"
+        try:
+            Episodes(some, part.way, shot, query, named=named)
+        except InputError as error:
+            raise InputError(f"{name} classes: {error}") from None
     for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
         if len(values) != config.model.options.get("in_channels", 3):
             raise InputError(f"model.{name}: {len(values)} numbers for images of other channels")

@@ -141,8 +141,9 @@ def evaluate_episodes(
     """
     part = tested.config.episodes
     dataset = dataset if dataset is not None else tested.test_set(progress)
+    named = ("--way", "--shot", "--query")
     kinds = {
-        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed)
+        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed, named)
         for shot in shots or part.test_shots
     }
     tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
