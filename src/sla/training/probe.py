@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,9 +49,17 @@ def look_at_views(
     splits = load(data, size=min(native_size(data), 2 * LARGE), memory_limit=0)
     train, held_out = splits.train, splits.val
     if held_out is None:
-        train, held_out = hold_out(train)
+        train, held_out = _hold_out(train)
     views = fitting(candidates, train.images.shape[0])
     return probe_views(train, held_out, views, seed=seed, minutes=minutes, progress=progress)
+
+
+def _hold_out(images: Dataset) -> tuple[Dataset, Dataset]:
+    """A tenth of every class, or of all images where no class can spare one: views have no classes."""
+    if len(images) >= 10 and images.counts().max() > 1:
+        return hold_out(images)
+    alike = Dataset(images.images, np.zeros_like(images.targets), ("any",), images.rows)
+    return hold_out(alike, per_class=max(len(images) // 10, 1))
 
 
 def split_candidates(text: str) -> tuple[str, ...]:
