@@ -15,6 +15,7 @@ from sla.data.augment import CenterCrop
 from sla.data.datasets import load
 from sla.data.draws import Draws, seed_of
 from sla.data.files import in_threads
+from sla.data.hold import OnBadImage
 from sla.data.loader import EvalLoader, TrainLoader
 from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline, train_pipeline
@@ -39,6 +40,7 @@ def look_at_views(
     *,
     seed: int = 0,
     minutes: float | None = None,
+    on_bad_image: OnBadImage = "refuse",
     progress: Any = None,
 ) -> list[ViewAccuracy]:
     """How well each set of views can be told in a folder, a CSV or a known dataset; test images are not used.
@@ -46,7 +48,8 @@ def look_at_views(
     Pictures are decoded small, and no more of them than are looked at.
     """
     # Twice the size that is looked at: the centre of a long picture keeps its detail.
-    splits = load(data, size=min(native_size(data), 2 * LARGE), memory_limit=0)
+    size = min(native_size(data), 2 * LARGE)
+    splits = load(data, size=size, memory_limit=0, on_bad_image=on_bad_image)
     train, held_out = splits.train, splits.val
     if held_out is None:
         train, held_out = _hold_out(train)
