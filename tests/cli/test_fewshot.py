@@ -1,6 +1,7 @@
 import importlib.util
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from sla.cli import app
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 
 
 def sla(*words):
@@ -67,6 +68,36 @@ def test_the_next_picture_is_named(runs, photos):
     assert said.count("0.png") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*unequal shots")
+def test_broken_pictures_are_refused_or_skipped_on_request(runs, photos, tmp_path):
+    data, new = shutil.copytree(photos, tmp_path / "data"), tmp_path / "new"
+    new.mkdir()
+    shutil.copy(photos / "class0" / "0.png", new / "a.png")
+    for broken in (data / "class1" / "broken.png", new / "broken.png"):
+        broken.write_bytes(b"no picture")
+    predict = ["predict", runs / "plain", new, "--support", data, "--json"]
+    evaluate = ["evaluate", runs / "plain", "--data", data, "--shot", "1", "--query", 4, "--episodes", 2]
+    train = ["train", data, "--way", 3, "--shot", 2, "--query", 2, "--iterations", 1, "--views", "none"]
+    train += ["--out", tmp_path / "run", "--set", "model.options={width: 8}"]
+    for value in ("query=4", "shots=[1]", "episodes=2"):
+        train += ["--set", f"episodes.test_{value}"]
+    train += ["--set", "episodes.val_episodes=2"]
+    for words in (predict, evaluate, train):
+        with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files"):
+            sla(*words)
+        with pytest.warns(SLAWarning, match=r"left out .*broken.png"):
+            said = sla(*words, "--on-bad-image", "skip")
+        if words is predict:
+            assert [json.loads(line)["file"] for line in said.splitlines()] == [str(new / "a.png")]
+    for picture in (data / "class2").iterdir():
+        picture.write_bytes(b"no picture")
+    with (
+        pytest.warns(SLAWarning, match="left out"),
+        pytest.raises(InputError, match="class 'class2' has no picture that can be read"),
+    ):
+        sla(*predict, "--on-bad-image", "skip")
+
+
 def test_wrong_words_are_one_line(runs, photos, tmp_path):
     with pytest.raises(InputError, match="an episode's classes are new ones"):
         sla("train", photos, "--method", "sla+sd")
@@ -80,7 +111,7 @@ def test_wrong_words_are_one_line(runs, photos, tmp_path):
         sla("evaluate", "efficientnet_lite0")
     with pytest.raises(InputError, match=r"no weights are published|no option 'pretrained'"):
         sla("predict", "resnet18", photos, "--support", photos)
-    with pytest.raises(InputError, match="6 shots and 4 queries need 10"):
+    with pytest.raises(InputError, match="6 shots and 4 queries need 10: lower --shot or --query"):
         sla("evaluate", runs / "plain", "--shot", "6")
 
 

@@ -216,6 +216,10 @@ def test_wrong_pictures_are_named(run, pictures, capsys):
         (["predict", str(run), str(pictures), "--how", "best"], "unknown kind of inference 'best'"),
         (["predict", str(run), str(pictures), "--json", "--csv"], "not both"),
         (["evaluate", str(run), "--which", "first"], "first"),
+        (["evaluate", str(run), "--how", "ensemble"], "an ensemble needs at least two runs"),
+        (["evaluate", str(run), "absent", "--how", "ensemble"], "two runs; absent is none: no config.yaml"),
+        (["evaluate", "absent", str(run), "--how", "ensemble"], "absent: not a run"),
+        (["evaluate", str(run), "absent", str(run), "--how", "ensemble"], "absent: not a run"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(words)

@@ -10,6 +10,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from sla.backbones.torchvision_import import import_torchvision
 from sla.data.augment import ColorJitter, Cutout, Flip, Normalize, Pipeline, RandomErasing, VerticalFlip
+from sla.data.calls import quoted
 from sla.data.draws import Draws
 from sla.data.policy import (
     RAND,
@@ -264,7 +265,13 @@ def test_bad_files_are_refused_with_the_file_and_the_entry(content, line, tmp_pa
         ("policy", "needs a file: policy(file.json)"),
         ("policy(no.json)", "no.json: no such file or directory"),
         ("policy(autoaugment_cifar)", "did you mean 'autoaugment_cifar10'? (a file of yours ends in .json)"),
-        ("policy(a.json, b.json)", "policy takes up to 1 arguments"),
+        ("policy(a.json, b.json)", "takes up to 1 arguments; a name with commas or brackets goes in double"),
+        (
+            "policy(a(1).json)",
+            'a name with commas or brackets goes in double quotes, as in policy("a (1).json")',
+        ),
+        ('policy("a.json)', "stands alone; a name with commas or brackets goes in double quotes"),
+        ('crop("4")', "only numbers go between brackets"),
         ("autoaugment(svhn)", "unknown policy 'svhn'"),
         ("autoaugment, randaugment", "one policy, not autoaugment and randaugment"),
         ("randaugment(2, 11)", "the magnitude must be from 0 to 10, not 11"),
@@ -300,6 +307,18 @@ def test_a_policy_that_was_read_needs_its_file_no_more(tmp_path):
     assert torch.equal((out * 255).round().to(torch.uint8), 255 - images)
     with pytest.raises(InputError, match="no such file"):
         read_policies(text, {})
+
+
+@pytest.mark.parametrize("name", ["a, b.json", "a (1).json", "a)(.json", "plain name.json", "3.json"])
+def test_any_file_can_be_named(name, tmp_path):
+    (tmp_path / name).write_text('[[["Invert", 1, 1]]]')
+    text = f"crop(4), policy({quoted(str(tmp_path / name))}), cutout(4)"
+    assert list(read_policies(text, {})) == [str(tmp_path / name)]
+    assert [type(op).__name__ for op in train_pipeline(text, 8, (0.5,), (0.5,)).ops[:3]] == [
+        "Channels",
+        "Policy",
+        "RandomCrop",
+    ]
 
 
 def test_every_shipped_policy_is_one():

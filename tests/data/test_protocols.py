@@ -107,7 +107,7 @@ def test_limited_sets_are_nested():
     for small, large in pairwise(sets):
         assert set(small.rows.tolist()) < set(large.rows.tolist())
     assert not np.array_equal(protocols.limited(dataset, 25, seed=2).rows, sets[0].rows)
-    with pytest.raises(InputError, match=r"class 'c1' has 260 images, 270 are needed$"):
+    with pytest.raises(InputError, match=r"class 'c1' has 260 images, 270 are needed: lower per_class$"):
         protocols.limited(dataset, 270)
     with pytest.raises(InputError, match=r"class 'c0' has 300 .*\(2 more classes have too few\)"):
         protocols.limited(dataset, 301)

@@ -79,3 +79,13 @@ def test_padding_beyond_the_image_is_refused_where_its_size_is_known():
     check_augment("crop(99)")
     with pytest.raises(InputError, match=r"'crop' in 'crop\(99\)': padding must be from 0 to .* 8, not 99"):
         train_pipeline("crop(99)", 8, ZERO, ONE)
+
+
+def test_a_box_larger_than_the_image_is_refused_where_its_size_is_known():
+    check_augment("cutout(99)")
+    train_pipeline("cutout(8)", 8, ZERO, ONE)
+    for text, side in (("crop(1), cutout(9)", 9), ("cutout(99, 0.5)", 99), ("cutout", 16)):
+        with pytest.raises(InputError) as caught:
+            train_pipeline(text, 8, ZERO, ONE)
+        wrong = f"the box's side must be at most that of the picture, 8, not {side}"
+        assert str(caught.value) == f"augmentation 'cutout' in {text!r}: {wrong}"

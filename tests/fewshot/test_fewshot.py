@@ -281,10 +281,41 @@ def test_wrong_settings_are_one_line():
         settings(method__name="ridge+sd")
     with pytest.raises(InputError, match=r"unknown key 'episodes.shots', did you mean 'episodes.shot'"):
         settings(episodes__shots=3)
-    with pytest.raises(InputError, match="12 images; 9 shots and 6 queries need 15"):
-        make_fewshot_plan(settings(episodes__shot=9, episodes__query=6), SPLITS)
-    with pytest.raises(InputError, match="9-way episodes need 9 classes; there are 8"):
-        make_fewshot_plan(settings(episodes__way=9), SPLITS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        (
+            {"shot": 9, "query": 6},
+            "training classes: class 'c0' has 12 images; 9 shots and 6 queries need 15: "
+            "lower episodes.shot or episodes.query",
+        ),
+        ({"way": 9}, "training classes: 9-way episodes need 9 classes; there are 8: lower episodes.way"),
+        ({"way": 5}, "validation classes: 5-way episodes need 5 classes; there are 4: lower episodes.way"),
+        (
+            {"val_shot": 3, "test_query": 8},
+            "validation classes: class 'c8' has 10 images; 3 shots and 8 queries need 11: "
+            "lower episodes.val_shot or episodes.test_query",
+        ),
+        (
+            {"test_shots": [1, 7]},
+            "test classes: class 'c12' has 10 images; 7 shots and 4 queries need 11: "
+            "lower episodes.test_shots or episodes.test_query",
+        ),
+    ],
+)
+def test_episodes_that_do_not_fit_name_the_classes_and_the_keys(wrong, line):
+    with pytest.raises(InputError) as caught:
+        make_fewshot_plan(settings(**{f"episodes__{key}": value for key, value in wrong.items()}), SPLITS)
+    assert str(caught.value) == line
+
+
+def test_few_validation_images_by_choice_name_that_choice():
+    with pytest.raises(InputError, match=r"4 queries need 6: .* or raise data.val_per_class"):
+        make_fewshot_plan(settings(data__val_per_class=5), SPLITS)
+    with pytest.raises(InputError, match=r"'c8' has 10 images, 11 are needed .*: lower per_class"):
+        make_fewshot_plan(settings(data__val_per_class=11), SPLITS)
 
 
 def test_a_damaged_file_is_one_line(whole, tmp_path):

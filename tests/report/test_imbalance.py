@@ -97,10 +97,11 @@ def test_damaged_or_absent_counts_are_not_known(counts):
     assert rows_of(text, "Accuracy by frequency")[1][4] == "50.00%"
 
 
-def test_equal_counts_need_no_groups():
-    text = part([7, 7, 7, 7], [0, 1], [0, 1])
-    assert "Every class has 7 training images." in text
-    assert len(rows_of(text, "Accuracy by frequency")) == 2
+@pytest.mark.parametrize(("counts", "each"), [([7, 7, 7, 7], "7"), ([110, 120, 105, 100], "100 to 120")])
+def test_equal_counts_are_one_line(counts, each):
+    text = part(counts, [0, 0, 0, 1], [0, 0, 1, 1])
+    line = f"Every class has {each} training images. Balanced accuracy, the mean over classes: "
+    assert text == f'<p class="soft">{line}single 83.33%, aggregated 100.00%.</p>'
 
 
 def test_the_page_of_a_run_on_a_long_tail_shows_them(tmp_path):

@@ -119,7 +119,7 @@ from sla.reproduce.runner import run_all
 from tests_told import Told
 jobs = [Job("train", *row) for row in json.loads(sys.argv[2])]
 told = Told()
-sys.exit(run_all(jobs, Path(sys.argv[1]), told))
+sys.exit(run_all(jobs, Path(sys.argv[1]), told, workers=int(sys.argv[3])))
 """
 
 
@@ -127,12 +127,8 @@ def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
     """kill -9 during the second of two runs; a second start ends with the numbers of an unbroken one."""
     settings = recipe("cifar10", "smoke")
     rows = [[settings, 0, "smoke", "first"], [settings | SLOW, 0, "smoke", "second"]]
-    (tmp_path / "tests_told.py").write_text(
-        "class Told:\n    def begin(self, *a): pass\n    advance = end = begin\n"
-    )
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows)]
+    environment = _environment(tmp_path)
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows), "1"]
     first, second = (Job("train", *row) for row in rows)
     process = subprocess.Popen(words, env=environment)
     try:
@@ -153,6 +149,46 @@ def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
     assert (ours.last_single, ours.best_single) == (theirs.last_single, theirs.best_single)
     metrics = [(folder_of(second, tmp_path / n) / "metrics.csv").read_bytes() for n in ("out", "whole")]
     assert metrics[0] == metrics[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds child processes in /proc")
+def test_killed_with_workers_no_process_and_no_socket_stays(tmp_path):
+    """kill -9 of the process that started them: workers, the carrier of news and the tracker all end."""
+    settings = recipe("cifar10", "smoke") | SLOW | {"run.iterations": 100_000}
+    rows = [[settings, seed, "smoke", "long"] for seed in range(2)]
+    (tmp_path / "tmp").mkdir()
+    environment = _environment(tmp_path) | {"TMPDIR": str(tmp_path / "tmp")}
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows), "2"]
+    process = subprocess.Popen(words, env=environment)
+    try:
+        _wait_for(folder_of(Job("train", *rows[0]), tmp_path / "out") / "checkpoint", process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) >= 3
+        assert list((tmp_path / "tmp").glob("pymp-*"))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    deadline = time.monotonic() + 60
+    while (left := [child for child in children if _runs(child)]) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
+    assert not list((tmp_path / "tmp").glob("pymp-*"))
+
+
+def _runs(child: str) -> bool:
+    try:
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "tests_told.py").write_text(
+        "class Told:\n    def begin(self, *a): pass\n    advance = end = begin\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def _wait_for(checkpoints: Path, process) -> int:

@@ -3,6 +3,7 @@ import torch
 
 from sla.errors import InputError
 from sla.training.config import (
+    OTHER_NAMES,
     Config,
     OptimizerConfig,
     differing_keys,
@@ -29,6 +30,11 @@ def test_a_written_configuration_comes_back_the_same(tmp_path):
     [
         ({"run": {"sede": 1}}, "unknown key 'run.sede', did you mean 'run.seed'?"),
         ({"runn": {}}, "unknown key 'runn'"),
+        ({"optimizer": {"lr": 1}}, "unknown key 'optimizer.lr', did you mean 'optimizer.learning_rate'?"),
+        ({"lr": 1}, "unknown key 'lr', did you mean 'optimizer.learning_rate'?"),
+        ({"optimizer": {"wd": 1}}, "did you mean 'optimizer.weight_decay'?"),
+        ({"epochs": 1}, "unknown key 'epochs', did you mean 'run.epochs'?"),
+        ({"data": {"batch_size": 8}}, "did you mean 'run.batch_size'?"),
         ({"run": {"seed": -1}}, "run.seed: "),
         ({"run": {"seed": "x"}}, "not 'x'"),
         ({"method": {"name": "slaa"}}, "method.name: "),
@@ -41,6 +47,12 @@ def test_a_wrong_key_or_value_is_named(tree, words):
         make_config(tree)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_other_names_stand_for_keys_that_are_there_and_for_none_that_is():
+    ends = {key.rpartition(".")[2] for key in keys()}
+    assert set(OTHER_NAMES.values()) <= set(keys())
+    assert not set(OTHER_NAMES) & ends
 
 
 def test_assignments_set_any_key():

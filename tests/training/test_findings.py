@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from sla.cli import app
 from sla.data.datasets import load
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.training import findings
 from sla.training.config import make_config
 from sla.training.findings import describe_data
@@ -106,3 +106,24 @@ def test_views_command_prints_a_table(monkeypatch):
     assert lines[header + 2].startswith("rot4 can be told here, so SLA by it can help")
     with pytest.raises(InputError, match="--minutes must be above 0"):
         sla("views", "digits", "--minutes", 0)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_views_of_few_images_are_looked_at_whatever_their_classes(each, tmp_path, monkeypatch):
+    from sla.training import probe
+
+    monkeypatch.setattr(probe, "STEPS", 2)
+    for number in range(4):
+        for name in ("abcd"[number], "ab"[number % 2])[each - 1 : each]:
+            path = tmp_path / name / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((8, 8), 60 * number, np.uint8)).save(path)
+    said = sla("views", tmp_path, "--candidates", "rot4")
+    assert "Measured on 1 held-out images" in said
+    assert "too few images to say" in said
+    (tmp_path / "a" / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files out"):
+        sla("views", tmp_path, "--candidates", "rot4")
+    with pytest.warns(SLAWarning, match=r"left out 1 of 5 images: .*broken.png"):
+        again = sla("views", tmp_path, "--candidates", "rot4", "--on-bad-image", "skip")
+    assert again.endswith(said.splitlines()[-1] + "\n")

@@ -133,6 +133,22 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
         search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x", say=print)
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["absent"], "absent"),
+        (["digits", "--backbone", "resnet9"], "resnet9"),
+        (["digits", "--augment", "autoaugment"], "one is what is searched for"),
+        (["digits", "--augment", "cutout(99)"], "at most that of the picture"),
+    ],
+)
+def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=line):
+        CliRunner().invoke(app, ["augment", "search", *words], catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_optuna_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'sla-torch\[search\]'"):

@@ -37,6 +37,7 @@ def search(
     """Find a policy by density matching (Fast AutoAugment); stopped, the same command goes on."""
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
+    from sla.data.calls import quoted
     from sla.disk import replacing
     from sla.errors import shown
     from sla.training.config import make_config, parse_assignment, with_values
@@ -70,7 +71,8 @@ def search(
         file.write(write_policy(found).encode())
     count = len(found["sub_policies"])
     print(f"{count} sub-policies: {shown(out)}")
-    print(f"to use them: sla train {shlex.quote(data)} --augment 'policy({shown(out)}), {found['augment']}'")
+    augmentation = shlex.quote(f"policy({quoted(shown(out))}), {found['augment']}")
+    print(f"to use them: sla train {shlex.quote(data)} --augment {augmentation}")
 
 
 def write_policy(content: dict[str, Any]) -> str:

@@ -41,10 +41,13 @@ def evaluate(
 
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
-    from sla.errors import InputError
+    from sla.errors import InputError, shown
     from sla.training.run import Run
 
     folders, data = _runs_and_data(run)
+    if how == "ensemble" and len(folders) < 2:
+        other = f"; {shown(data)} is none: no config.yaml in it" if data else ""
+        raise InputError(f"an ensemble needs at least two runs{other}")
     if how != "ensemble" and (len(folders) > 1 or members):
         raise InputError("several runs are evaluated together by --how ensemble; side by side by sla compare")
     runs = [Run(folder, which) for folder in folders]

@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -30,6 +30,7 @@ def train(
     augment: Annotated[str | None, Option(help="As in 'crop(4), jitter(0.4), flip'.")] = None,
     iterations: Annotated[int | None, Option(help="How long, in steps. Default: 2,000.")] = None,
     seed: Annotated[int | None, Option(help="Everything random in training follows from it.")] = None,
+    on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
     config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, as in episodes.per_step=8.")] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
@@ -53,6 +54,7 @@ def train(
         "augment": augment,
         "run.iterations": iterations,
         "run.seed": seed,
+        "data.on_bad_image": on_bad_image,
     }
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
@@ -93,6 +95,9 @@ def evaluate(
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
     which: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"] | None, Option(help="refuse or skip; as the run did by default.")
+    ] = None,
     json_: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Accuracy over many episodes of unseen classes with its interval; of two runs, the difference too."""
@@ -114,6 +119,9 @@ def evaluate(
         for name in runs:
             chosen = (method, views) if not Path(name).is_dir() else (None, None)
             tested = open_tested(name, which, *chosen)
+            if on_bad_image is not None:
+                own = tested.config.data.model_copy(update={"on_bad_image": on_bad_image})
+                tested.config = tested.config.model_copy(update={"data": own})
             classes = way or tested.config.episodes.way
             test = (
                 other_test_set(tested, data, classes, display.reading)
@@ -170,6 +178,9 @@ def predict(
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
     which: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"], Option(help="refuse, or skip what cannot be read, with a note.")
+    ] = "refuse",
     top: Annotated[int, Option(min=1, help="How many classes to name.")] = 3,
     json_: Annotated[bool, Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
@@ -178,13 +189,16 @@ def predict(
 
     from sla.cli.display import TrainingDisplay, print_table
     from sla.cli.predict import find_pictures
-    from sla.fewshot.predict import adapt_to_folder, classify_files
+    from sla.data.files import readable_rows
+    from sla.fewshot.predict import adapt_to_folder, classify_files, pictures
     from sla.fewshot.run import open_tested
 
     model = open_tested(run, which, method, views).model
     paths = find_pictures(files)
+    if on_bad_image == "skip":
+        paths = [paths[row] for row in readable_rows(pictures(model, paths))]
     with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
-        known = adapt_to_folder(model, support, partial(display.reading, "support"))
+        known = adapt_to_folder(model, support, partial(display.reading, "support"), on_bad_image)
         answers = classify_files(model, known, paths, partial(display.reading, "pictures"))
     best = answers.topk(min(top, len(known.classes)), 1)
     rows = []

@@ -3,14 +3,10 @@
 import csv
 import json
 import sys
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from sla.training.run import Run
 
 
 def predict(
@@ -27,6 +23,7 @@ def predict(
 ) -> None:
     """Class names with calibrated probabilities."""
     from sla.cli.display import print_table
+    from sla.data.files import readable_rows
     from sla.errors import InputError
     from sla.training.run import Run
 
@@ -34,7 +31,7 @@ def predict(
         raise InputError("--json or --csv, not both")
     opened, paths = Run(run, which), find_pictures(files)
     if on_bad_image == "skip":
-        paths = _readable(opened, paths)
+        paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
     labels, probabilities = opened.predict(paths, how)
     classes = opened.classes
     if csv_:
@@ -69,18 +66,3 @@ def find_pictures(files: list[Path]) -> list[Path]:
             raise InputError(f"{file}: no pictures in it")
         paths += found
     return paths
-
-
-def _readable(run: "Run", paths: list[Path]) -> list[Path]:
-    """The pictures that can be read; each of the others is named in a note."""
-    from sla.data.files import find_bad
-    from sla.errors import InputError, SLAWarning, shown
-
-    bad: dict[int, str] = {}
-    for _, reasons in find_bad(run.pictures(paths), range(len(paths))):
-        bad |= reasons
-    for row, why in bad.items():
-        warnings.warn(f"left out {shown(paths[row])}: {why}", SLAWarning)
-    if len(bad) == len(paths):
-        raise InputError(f"none of the {len(paths):,} pictures can be read")
-    return [path for row, path in enumerate(paths) if row not in bad]

@@ -1,6 +1,6 @@
 """`sla views`: which views can be told in these images, before any training."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ def views(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="How long to learn; about one by default.")] = None,
     seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    on_bad_image: Annotated[
+        Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
+    ] = "refuse",
 ) -> None:
     """Which views can be told: a small network learns it, and is measured on held-out images.
 
@@ -27,7 +30,9 @@ def views(
         raise InputError(f"--minutes must be above 0, not {minutes}")
     named = split_candidates(candidates) if candidates is not None else CANDIDATES
     with showing_progress() as progress:
-        found = look_at_views(data, named, seed=seed, minutes=minutes, progress=progress)
+        found = look_at_views(
+            data, named, seed=seed, minutes=minutes, on_bad_image=on_bad_image, progress=progress
+        )
     rows = []
     for one in found:
         mean, low, high = one.accuracy

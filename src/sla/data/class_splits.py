@@ -55,7 +55,7 @@ def split_classes(splits: Splits, way: int, seed: int = 0) -> Splits:
     if count - test < way:
         raise InputError(
             f"{shown(splits.name)} has {count} classes: {way} to train on and {way} others to test on "
-            f"need {2 * way}; a smaller way needs fewer"
+            f"need {2 * way}; a smaller way (--way, episodes.way) needs fewer"
         )
     val = val if count - test - val >= way else 0
     order = np.random.default_rng(seed_of(seed, "classes")).permutation(count)

@@ -23,21 +23,35 @@ class Episode(NamedTuple):
 
 
 class Episodes:
-    """The endless list of episodes of a dataset: the same for every method, so comparisons are paired."""
+    """The endless list of episodes of a dataset: the same for every method, so comparisons are paired.
 
-    def __init__(self, dataset: Dataset, way: int, shot: int, query: int, seed: int = 0) -> None:
+    named: what a message calls way, shot and query, as the caller's own caller does.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        way: int,
+        shot: int,
+        query: int,
+        seed: int = 0,
+        named: tuple[str, str, str] = ("way", "shot", "query"),
+    ) -> None:
         if min(shot, query) < 1 or way < 2:
             raise InputError(
-                f"an episode needs at least 2 classes, 1 shot and 1 query, not {way}, {shot}, {query}"
+                f"an episode needs at least 2 classes, 1 shot and 1 query, not {way}, {shot}, {query}: "
+                f"raise {' or '.join(named)}"
             )
         if dataset.num_classes < way:
-            raise InputError(f"{way}-way episodes need {way} classes; there are {dataset.num_classes}")
+            raise InputError(
+                f"{way}-way episodes need {way} classes; there are {dataset.num_classes}: lower {named[0]}"
+            )
         counts = dataset.counts()
         if counts.min() < shot + query:
             label = int(counts.argmin())
             raise InputError(
                 f"class {dataset.classes[label]!r} has {counts[label]} images; "
-                f"{shot} shots and {query} queries need {shot + query}"
+                f"{shot} shots and {query} queries need {shot + query}: lower {named[1]} or {named[2]}"
             )
         self.way, self.shot, self.num_query, self.seed = way, shot, query, seed
         self._places = places_by_class(dataset)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import torch
 
 from sla.data.decode import BadImageError, decode_array
 from sla.data.store import ArrayImages, Pixels, Rows
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning, shown
 
 T = TypeVar("T")
 Tick = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
@@ -153,6 +154,18 @@ def find_bad(
         return reasons
 
     yield from in_threads(broken, rows, progress=progress)
+
+
+def readable_rows(files: FileImages) -> list[int]:
+    """The rows that can be read; each of the others is named in a warning."""
+    bad: dict[int, str] = {}
+    for _, reasons in find_bad(files, range(len(files))):
+        bad |= reasons
+    for row, why in bad.items():
+        warnings.warn(f"left out {shown(files.name(row))}: {why}", SLAWarning)
+    if len(bad) == len(files):
+        raise InputError(f"none of the {len(files):,} pictures can be read")
+    return [row for row in range(len(files)) if row not in bad]
 
 
 def in_threads(

@@ -50,7 +50,7 @@ def limited(dataset: Dataset, per_class: int, seed: int = 0) -> Dataset:
     """`per_class` images of every class, chosen by the seed; fewer are always a part of more."""
     if per_class < 1:
         raise InputError(f"per_class must be at least 1, not {per_class}")
-    _require(dataset, np.full(dataset.num_classes, per_class))
+    _require(dataset, np.full(dataset.num_classes, per_class), "per_class")
     return dataset.subset(_choose(dataset, np.full(dataset.num_classes, per_class), seed, "limited"))
 
 
@@ -76,7 +76,7 @@ def long_tailed(dataset: Dataset, ratio: float, n_max: int | None = None) -> tup
     if not counts.all():
         empty = dataset.classes[int(np.argmin(counts))]
         raise InputError(f"ratio {ratio:g} leaves class {empty!r} no image; n_max must be at least {ratio:g}")
-    _require(dataset, counts)
+    _require(dataset, counts, "n_max (data.long_tail_max)")
     stream = np.random.RandomState(0)
     kept = []
     for places, count in zip(places_by_class(dataset), counts, strict=True):
@@ -152,15 +152,14 @@ def _without(dataset: Dataset, places: np.ndarray) -> Dataset:
     return dataset.subset(np.flatnonzero(keep))
 
 
-def _require(dataset: Dataset, wanted: np.ndarray) -> None:
+def _require(dataset: Dataset, wanted: np.ndarray, named: str) -> None:
     counts = dataset.counts()
     short = np.flatnonzero(counts < wanted)
     if len(short):
         first = short[0]
         others = f" ({len(short) - 1} more classes have too few)" if len(short) > 1 else ""
-        raise InputError(
-            f"class {dataset.classes[first]!r} has {counts[first]} images, {wanted[first]} are needed{others}"
-        )
+        has = f"class {dataset.classes[first]!r} has {counts[first]} images"
+        raise InputError(f"{has}, {wanted[first]} are needed{others}: lower {named}")
 
 
 def _warn_of(dataset: Dataset, which: Iterable[bool], what: str) -> None:

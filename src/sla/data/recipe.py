@@ -72,6 +72,12 @@ def _jitter(size: int, *strengths: float) -> Op:
     return ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3))
 
 
+def _cutout(size: int, side: float = 16, probability: float = 1.0) -> Op:
+    if side > size:  # around the middle it would leave nothing of the picture
+        raise InputError(f"the box's side must be at most that of the picture, {size}, not {side:g}")
+    return Cutout(_whole(side, "the box's side"), probability)
+
+
 AUTOAUGMENT = ("cifar10", "imagenet")
 KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes; the first is always the size
     "autoaugment": (1, _auto),
@@ -82,7 +88,7 @@ KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes
     "flip": (1, lambda size, probability=0.5: Flip(probability)),
     "vflip": (1, lambda size, probability=0.5: VerticalFlip(probability)),
     "jitter": (4, _jitter),
-    "cutout": (2, lambda size, side=16, probability=1.0: Cutout(_whole(side, "the box's side"), probability)),
+    "cutout": (2, _cutout),
     "erasing": (
         3,
         lambda size, probability=0.5, low=0.02, high=1 / 3: RandomErasing(probability, (low, high)),

@@ -6,10 +6,10 @@ from typing import Any
 from sla.data.class_splits import load_class_splits
 from sla.data.episodes import Episodes
 from sla.data.protocols import limited
-from sla.data.recipe import check_augment
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
 from sla.fewshot.config import FewShotConfig
+from sla.training.build import build_pipelines
 from sla.training.gaps import (
     TINY,
     check_input,
@@ -111,13 +111,22 @@ def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> Few
 def _check(config: FewShotConfig, splits: Splits) -> None:
     """Refuse what could only fail later; every kind of episode must fit its classes."""
     part = config.episodes
-    check_augment(config.augment or "none", config.policies)
-    Episodes(splits.train, part.way, part.shot, part.query)
-    if splits.val is not None:
-        Episodes(_smaller(splits.val, config), part.way, part.val_shot or 1, part.test_query)
-    for shot in part.test_shots if splits.test is not None else ():
-        Episodes(splits.test, part.way, shot, part.test_query)  # type: ignore[arg-type]
     check_input(config)
+    build_pipelines(config)
+    kinds = [("training", splits.train, part.shot, "shot", part.query, "query")]
+    if splits.val is not None:
+        val = _smaller(splits.val, config)
+        also = ", or raise data.val_per_class" if config.data.val_per_class else ""
+        kinds += [("validation", val, part.val_shot or 1, "val_shot", part.test_query, f"test_query{also}")]
+    if splits.test is not None:
+        asked = (part.test_query, "test_query")
+        kinds += [("test", splits.test, shot, "test_shots", *asked) for shot in part.test_shots]
+    for name, some, shot, shot_key, query, query_key in kinds:
+        named = "episodes.way", f"episodes.{shot_key}", f"episodes.{query_key}"
+        try:
+            Episodes(some, part.way, shot, query, named=named)
+        except InputError as error:
+            raise InputError(f"{name} classes: {error}") from None
 
 
 def _smaller(val: Dataset, config: FewShotConfig) -> Dataset:

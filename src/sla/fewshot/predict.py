@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sla.data.files import FileImages, Tick
-from sla.data.index import Index
+from sla.data.files import FileImages, Tick, readable_rows
+from sla.data.hold import OnBadImage
 from sla.data.scan import open_index
 from sla.data.store import Dataset
 from sla.errors import InputError, SLAWarning, listed, shown
@@ -31,7 +31,9 @@ class Support(NamedTuple):
     checked: tuple[int, int] | None  # right and all, of the support pictures held out in turn
 
 
-def adapt_to_folder(model: FewShotModel, folder: str | Path, tick: Tick | None = None) -> Support:
+def adapt_to_folder(
+    model: FewShotModel, folder: str | Path, tick: Tick | None = None, on_bad_image: OnBadImage = "refuse"
+) -> Support:
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
     if not path.is_dir():
@@ -39,9 +41,12 @@ def adapt_to_folder(model: FewShotModel, folder: str | Path, tick: Tick | None =
             f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
         )
     index = open_index(path)
-    _say_unequal(path, index)
-    paths = [index.paths[row] for row in range(len(index))]
-    features, targets = _features(model, paths, tick), torch.from_numpy(index.targets)
+    files, labels = pictures(model, index.paths[:]), index.targets
+    if on_bad_image == "skip":
+        rows = readable_rows(files)
+        files, labels = pictures(model, [files.name(row) for row in rows]), labels[rows]
+    _check_counts(path, labels, index.classes)
+    features, targets = _features(model, files, tick), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
         warnings.warn(
@@ -59,7 +64,7 @@ def classify_files(
     model: FewShotModel, support: Support, files: Sequence[str | Path], tick: Tick | None = None
 ) -> Tensor:
     """Probabilities (n, way) of image files, in their order."""
-    query = _features(model, [str(file) for file in files], tick)
+    query = _features(model, pictures(model, files), tick)
     logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
     return (logits / support.temperature).softmax(1)
 
@@ -90,19 +95,28 @@ def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: 
         return model.class_logits(joint)[model.kinds[-1]][0].cpu()
 
 
-def _features(model: FewShotModel, paths: list[str], tick: Tick | None) -> Tensor:
-    """(n, M, D), on the device of the model."""
+def pictures(model: FewShotModel, files: Sequence[str | Path]) -> FileImages:
+    """Image files, to be read as the model's training images were."""
     stored = model.about["preprocessing"]["stored_size"]
-    dataset = Dataset(FileImages(paths, (stored, stored)), np.zeros(len(paths), np.int64), ("picture",))
+    return FileImages([str(file) for file in files], (stored, stored))
+
+
+def _features(model: FewShotModel, files: FileImages, tick: Tick | None) -> Tensor:
+    """(n, M, D), on the device of the model."""
+    dataset = Dataset(files, np.zeros(len(files), np.int64), ("picture",))
     return embed(model, dataset, make_eval_pipeline(model.about), batch_size=32, tick=tick).to(
         next(model.parameters()).device
     )
 
 
-def _say_unequal(path: Path, index: Index) -> None:
-    counts = np.bincount(index.targets, minlength=len(index.classes))
+def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> None:
+    """Every class needs a picture; unequal numbers are said."""
+    counts = np.bincount(labels, minlength=len(classes))
+    if not counts.all():
+        name = shown(classes[int(counts.argmin())])
+        raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
     if counts.min() < counts.max():
-        each = listed([f"{shown(name)} {count}" for name, count in zip(index.classes, counts, strict=True)])
+        each = listed([f"{shown(name)} {count}" for name, count in zip(classes, counts, strict=True)])
         warnings.warn(
             f"{shown(path)}: unequal shots: {each}; classes with more pictures are known better", SLAWarning
         )

@@ -127,8 +127,9 @@ def evaluate_episodes(
     """
     part = tested.config.episodes
     dataset = dataset if dataset is not None else tested.test_set(progress)
+    named = ("--way", "--shot", "--query")
     kinds = {
-        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed)
+        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed, named)
         for shot in shots or part.test_shots
     }
     tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
@@ -147,5 +148,6 @@ def evaluate_episodes(
 def other_test_set(tested: Tested, data: str, way: int, progress: Any = None) -> Dataset:
     """The test classes of other data, read as this model's images are; all classes where it has no test."""
     size = tested.model.about["preprocessing"]["stored_size"]
-    splits = load_class_splits(data, way, size=size, progress=progress)
+    on_bad_image = tested.config.data.on_bad_image
+    splits = load_class_splits(data, way, size=size, on_bad_image=on_bad_image, progress=progress)
     return splits.test or splits.train

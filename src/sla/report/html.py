@@ -9,9 +9,10 @@ from sla.disk import replacing
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1a1d21; --soft: #5b6570; --paper: #ffffff; --line: #d9dee3;
-  --panel: #f5f7f9; --mark: #1f6feb; --good: #1a7f37; --bad: #c0392b; }
+  --panel: #f5f7f9; --mark: #1f6feb; --good: #1a7f37; --bad: #c0392b; --more: rgb(0 0 0 / .22); }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --soft: #9aa5b1; --paper: #14171a;
-  --line: #333a41; --panel: #1d2125; --mark: #6cb0ff; --good: #4ac26b; --bad: #ff7b72; } }
+  --line: #333a41; --panel: #1d2125; --mark: #6cb0ff; --good: #4ac26b; --bad: #ff7b72;
+  --more: rgb(255 255 255 / .25); } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 58rem; background: var(--paper);
   color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
@@ -23,7 +24,12 @@ p, h1, h2, h3, summary, li { overflow-wrap: anywhere; }
 .soft { color: var(--soft); }
 code { font: .9em ui-monospace, monospace; background: var(--panel); padding: .1em .3em; border-radius: 4px;
   overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
+/* A shade at an edge beyond which there is more: what scrolls along (local) covers it where there is none. */
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 50%, transparent) 0 0 / 2rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 50%, transparent) 100% 0 / 2rem 100% no-repeat local,
+  linear-gradient(to right, var(--more), transparent) 0 0 / .9rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--more), transparent) 100% 0 / .9rem 100% no-repeat scroll; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; }

@@ -11,6 +11,7 @@ from sla.training.evaluation import Outputs
 from sla.training.metrics import balanced_accuracy
 from sla.training.run import Run
 
+EQUAL = 1.2  # the largest class has at most so many times the images of the smallest: nothing to tell apart
 MANY, FEW = 100, 20  # training images: above MANY is many-shot, below FEW is few-shot
 PARTS = {
     1: ("all classes",),
@@ -56,8 +57,12 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
     groups: list[Shots] = []
     if counts is None:
         words = "How many training images each class had is not known: the run has no whole result.json."
-    elif min(counts) == max(counts):
-        words = f"Every class has {counts[0]:,} training images."
+    elif max(counts) <= EQUAL * min(counts):
+        reached = (f"{how} {value}" for how, value in _balanced(outputs).items())
+        words = (
+            f"Every class has {_range(counts)} training images. Balanced accuracy, the mean over classes: "
+        )
+        return html.paragraph(words + ", ".join(reached) + ".", "soft")
     else:
         groups = shot_groups(counts)
         words = f"Classes have {min(counts):,} to {max(counts):,} training images. "
@@ -68,15 +73,22 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
             words += f" Not all of over {MANY}, {FEW} to {MANY} and below {FEW} occur: parts of equal size."
     headline, kinds = run.model.method.headline, list(outputs.logits)
     rows = [_row(group, counts or [], outputs, headline) for group in groups]
-    balanced = [f"{balanced_accuracy(outputs.logits[how], outputs.targets):.2f}%" for how in kinds]
     present = len(outputs.targets.unique())
     each = _range(counts) if counts else ""
     count = f"{len(outputs.targets):,}"
-    rows.append(["balanced: mean over classes", f"{present:,}", each, count, *balanced, ""])
+    rows.append(
+        ["balanced: mean over classes", f"{present:,}", each, count, *_balanced(outputs).values(), ""]
+    )
     names = [how + (" *" if how == headline else "") for how in kinds]
     header = ("classes", "number", "training images", "images here", *names, "95% interval *")
     table = html.table(header, rows, "Accuracy by frequency")
     return html.paragraph(words, "soft") + table + (_all_counts(counts, classes) if counts else "")
+
+
+def _balanced(outputs: Outputs) -> dict[str, str]:
+    """Of each kind of inference, as it is shown."""
+    found = outputs.logits.items()
+    return {how: f"{balanced_accuracy(logits, outputs.targets):.2f}%" for how, logits in found}
 
 
 def _row(group: Shots, counts: Sequence[int], outputs: Outputs, headline: str) -> list[str]:

@@ -5,12 +5,14 @@ import os
 import queue
 import shlex
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -119,7 +121,9 @@ def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, work
     context = multiprocessing.get_context("spawn")
     threads = max((os.cpu_count() or 1) // workers, 1)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
-    with context.Manager() as manager, pool:
+    manager = SyncManager(ctx=context)
+    manager.start(_follow_to_the_end, (os.getpid(),))
+    with manager, pool:
         news = manager.Queue()
         futures = {pool.submit(_run_there, job, out, wait, threads, news): job for job in jobs}
         waiting: set[Future[Record | str | None]] = set(futures)
@@ -149,6 +153,12 @@ def _follow(parent: int) -> None:
 
     if hasattr(os, "getppid"):
         threading.Thread(target=watch, daemon=True).start()
+
+
+def _follow_to_the_end(parent: int) -> None:
+    """In the process that carries news: as `_follow`, and take the socket's folder along."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _follow(parent)
 
 
 def _run_there(job: Job, out: Path, wait: bool, threads: int, news: Any) -> Record | str | None:

@@ -170,6 +170,22 @@ class Config(TrainingConfig):
 
 Tree = TypeVar("Tree", bound=Part)
 BUDGETS = ("run.iterations", "run.epochs", "run.minutes")
+OTHER_NAMES = {  # what elsewhere some keys are called
+    "lr": "optimizer.learning_rate",
+    "wd": "optimizer.weight_decay",
+    "bs": "run.batch_size",
+    "batch": "run.batch_size",
+    "steps": "run.iterations",
+    "max_steps": "run.iterations",
+    "gpu": "run.device",
+    "amp": "run.precision",
+    "arch": "model.backbone",
+    "model": "model.backbone",
+    "pretrained": "model.weights",
+    "image_size": "model.resolution",
+    "dataset": "data.source",
+    "num_workers": "data.workers",
+}
 
 
 def make_config(tree: dict[str, Any], where: str = "configuration") -> Config:
@@ -185,11 +201,19 @@ def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise InputError(f"{where}: unknown key {key!r}{nearest(key, keys(kind))}") from None
+            raise InputError(f"{where}: unknown key {key!r}{_suggest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "value_error":  # a sentence of our own, which has the value in it
             raise InputError(f"{where}: {key}: {message}") from None
         raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
+
+
+def _suggest(key: str, known: list[str]) -> str:
+    """The key that is meant by another name, or in another branch; else the nearest by its letters."""
+    name = key.rpartition(".")[2]
+    alike = [other for other in known if other.rpartition(".")[2] == name]
+    meant = OTHER_NAMES.get(name, alike[0] if len(alike) == 1 else "")
+    return f", did you mean {meant!r}?" if meant in known else nearest(key, known)
 
 
 def keys(part: type[BaseModel] = Config, prefix: str = "") -> list[str]:
@@ -229,7 +253,7 @@ def with_values(
         assignments = dict.fromkeys(budgets) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys(kind):
-            raise InputError(f"unknown key {dotted!r}{nearest(dotted, keys(kind))}")
+            raise InputError(f"unknown key {dotted!r}{_suggest(dotted, keys(kind))}")
         part, _, name = dotted.rpartition(".")
         if part and result.get(part) is None:
             result[part] = {}  # absent, or an empty line in a file

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from sla.data.datasets import load
 from sla.data.download import Progress
 from sla.data.draws import Draws, seed_of
 from sla.data.files import in_threads
+from sla.data.hold import OnBadImage
 from sla.data.loader import EvalLoader, TrainLoader
 from sla.data.protocols import hold_out
 from sla.data.recipe import eval_pipeline, train_pipeline
@@ -37,6 +39,7 @@ def look_at_views(
     *,
     seed: int = 0,
     minutes: float | None = None,
+    on_bad_image: OnBadImage = "refuse",
     progress: Any = None,
 ) -> list[ViewAccuracy]:
     """How well each set of views can be told in a folder, a CSV or a known dataset; test images are not used.
@@ -44,12 +47,21 @@ def look_at_views(
     Pictures are decoded small, and no more of them than are looked at.
     """
     # Twice the size that is looked at: the centre of a long picture keeps its detail.
-    splits = load(data, size=min(native_size(data), 2 * LARGE), memory_limit=0)
+    size = min(native_size(data), 2 * LARGE)
+    splits = load(data, size=size, memory_limit=0, on_bad_image=on_bad_image)
     train, held_out = splits.train, splits.val
     if held_out is None:
-        train, held_out = hold_out(train)
+        train, held_out = _hold_out(train)
     views = fitting(candidates, train.images.shape[0])
     return probe_views(train, held_out, views, seed=seed, minutes=minutes, progress=progress)
+
+
+def _hold_out(images: Dataset) -> tuple[Dataset, Dataset]:
+    """A tenth of every class, or of all images where no class can spare one: views have no classes."""
+    if len(images) >= 10 and images.counts().max() > 1:
+        return hold_out(images)
+    alike = Dataset(images.images, np.zeros_like(images.targets), ("any",), images.rows)
+    return hold_out(alike, per_class=max(len(images) // 10, 1))
 
 
 def split_candidates(text: str) -> tuple[str, ...]:

@@ -83,11 +83,23 @@ def search_policy(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / ".lock", wait=False):
-            return _search(optuna, config, settings, folder, command, splits, say, tell, watch)
+            try:
+                return _search(optuna, config, settings, folder, command, splits, say, tell, watch)
+            finally:
+                _remove_if_unused(folder)
     except BlockingIOError:
         raise InputError(f"{shown(folder)}: in use by another search") from None
     except OSError as error:
         raise InputError(f"{shown(folder)}: {reason(error)}") from None
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """A search that was refused before its first network leaves nothing behind."""
+    there = list(folder.iterdir())
+    if {path.name for path in there} <= {".lock", "search.json"}:
+        for path in there:
+            path.unlink()
+        folder.rmdir()
 
 
 def _search(
