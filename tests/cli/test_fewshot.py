@@ -58,11 +58,22 @@ def test_two_runs_are_compared_on_the_same_episodes(runs):
     assert "second - first\t2\taggregated - single" in sla(*words)
 
 
+def test_other_data_is_tested_whole_and_a_runs_own_only_in_classes_it_was_not_shown(runs, photos, tmp_path):
+    other = shutil.copytree(photos, tmp_path / "other")
+    words = ["evaluate", runs / "plain", "--shot", 1, "--episodes", 2, "--query", 4, "--json", "--data"]
+    assert json.loads(sla(*words, other))["classes"] == 9
+    assert json.loads(sla(*words, photos))["classes"] == 3
+
+
 def test_the_next_picture_is_named(runs, photos):
     said = sla("predict", runs / "plain", photos / "class0" / "0.png", "--support", photos, "--json")
     answer = json.loads(said)
     assert answer["file"].endswith("0.png")
     assert sum(one["probability"] for one in answer["classes"]) <= 1.00001
+    answers = sla("predict", runs / "plain", photos / "class0", "--support", photos, "--csv").splitlines()
+    assert answers[0] == ",".join(["file", "class", *(f"class{label}" for label in range(9))])
+    assert len(answers) == 9
+    assert sum(map(float, answers[1].split(",")[2:])) == pytest.approx(1, abs=1e-4)
     said = sla("predict", runs / "joint", photos / "class0", "--support", photos, "--top", 1)
     assert re.match(r"\d+ of 72 support pictures are told right by the others", said)
     assert said.count("0.png") == 1

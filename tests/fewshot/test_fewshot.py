@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from safetensors.torch import load_file
 from torch import nn
 
 from sla.data.episodes import Episodes
@@ -26,6 +27,7 @@ from sla.fewshot.run import FewShotRun, evaluate_episodes
 from sla.fewshot.session import train_fewshot
 from sla.fewshot.trainer import FewShotTrainer
 from sla.training.build import make_eval_pipeline
+from sla.training.checkpoint import find_checkpoint
 from sla.training.schedules import rate_factor
 from sla.training.session import StoppedError
 from sla.views import Identity, Rotation
@@ -63,7 +65,10 @@ def settings(**more):
     tree["episodes"] |= {"val_episodes": 5, "test_episodes": 20}
     for key, value in more.items():
         part, _, name = key.partition("__")
-        tree[part][name] = value
+        if name:
+            tree[part][name] = value
+        else:
+            tree[part] = value
     return make_fewshot_config(tree)
 
 
@@ -245,6 +250,46 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path, step):
         assert torch.equal(resumed.model.state_dict()[name], value), name
     assert (out / "metrics.csv").read_text() == (whole.folder / "metrics.csv").read_text()
     assert resumed.result["accuracies"] == whole.result["accuracies"]
+
+
+def test_an_averaged_run_with_a_policy_is_resumed_bit_for_bit_without_the_file(tmp_path):
+    """AdamW, clipping, an average of the weights, and a policy whose file is gone when the run goes on."""
+    file = tmp_path / "own.json"
+    file.write_text('[[["Invert", 0.5, 0]]]')
+    config = settings(optimizer={"name": "adamw", "learning_rate": 0.01, "clip": 1.0, "ema": 0.8})
+    config = config.model_copy(update={"augment": f"policy({file}), crop(1)"})
+    once = train_fewshot(config, tmp_path / "once", splits=SPLITS)
+    with pytest.raises(StoppedError):
+        train_fewshot(config, tmp_path / "twice", splits=SPLITS, watch=StopAt(7))
+    file.unlink()
+    twice = train_fewshot(FewShotConfig(), tmp_path / "twice", resume=True, splits=SPLITS)
+    for name, value in once.model.state_dict().items():
+        assert torch.equal(twice.model.state_dict()[name], value), name
+    state = load_file(find_checkpoint(once.folder / "checkpoint", "last") / "state.safetensors")
+    weights = once.model.state_dict()  # what is used is the average, not what was last trained
+    assert all(torch.equal(weights[name], state[f"ema.{name}"]) for name in weights)
+    assert not all(torch.equal(weights[name], state[f"model.{name}"]) for name in weights)
+
+
+def test_episodes_of_a_step_may_go_through_the_model_in_parts(tmp_path):
+    """Four episodes at once and in two parts: the same gradients, where no batch norm mixes them."""
+    gradients = []
+    for parts in (1, 2):
+        config = settings(episodes__per_step=4, optimizer={"accumulate": parts}, augment="none")
+        trainer = FewShotTrainer(make_fewshot_plan(config, SPLITS), tmp_path)
+        trainer.model.eval()
+        (batch, *_) = trainer.batches(SPLITS.train, 19)
+        trainer.learn(batch)
+        gradients.append([value.grad.clone() for value in trainer.model.parameters()])
+        assert trainer.meter.sums["steps"] == 1
+    for whole, added in zip(*gradients, strict=True):
+        torch.testing.assert_close(added, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_result(whole):
+    before = (whole.folder / "result.json").read_bytes()
+    train_fewshot(FewShotConfig(), whole.folder, resume=True, splits=SPLITS)
+    assert (whole.folder / "result.json").read_bytes() == before
 
 
 def test_a_run_is_protected_from_another_configuration_and_another_start(whole):

@@ -116,15 +116,17 @@ def evaluate(
         raise InputError(f"one run, or two to compare, not {len(runs)}")
     found, sets = [], []
     with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
-        for name in runs:
-            chosen = (method, views) if not Path(name).is_dir() else (None, None)
-            tested = open_tested(name, which, *chosen)
+        opened = [
+            open_tested(name, which, *((None, None) if Path(name).is_dir() else (method, views)))
+            for name in runs
+        ]
+        for tested in opened:
             if on_bad_image is not None:
                 own = tested.config.data.model_copy(update={"on_bad_image": on_bad_image})
                 tested.config = tested.config.model_copy(update={"data": own})
             classes = way or tested.config.episodes.way
             test = (
-                other_test_set(tested, data, classes, display.reading)
+                other_test_set(tested, data, opened, display.reading)
                 if data
                 else tested.test_set(display.reading)
             )
@@ -183,33 +185,23 @@ def predict(
     ] = "refuse",
     top: Annotated[int, Option(min=1, help="How many classes to name.")] = 3,
     json_: Annotated[bool, Option("--json", help="One JSON object a line.")] = False,
+    csv_: Annotated[bool, Option("--csv", help="A CSV with every class's probability.")] = False,
 ) -> None:
     """Which of the things in the support folder is on these pictures? No training."""
-    import json
-
-    from sla.cli.display import TrainingDisplay, print_table
-    from sla.cli.predict import find_pictures
+    from sla.cli.display import TrainingDisplay
+    from sla.cli.predict import choose_form, find_pictures, print_answers
     from sla.data.files import readable_rows
     from sla.fewshot.predict import adapt_to_folder, classify_files, pictures
     from sla.fewshot.run import open_tested
 
+    form = choose_form(json_, csv_)
     model = open_tested(run, which, method, views).model
     paths = find_pictures(files)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(pictures(model, paths))]
-    with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
+    with TrainingDisplay(sys.stdout.isatty() and form == "table") as display:
         known = adapt_to_folder(model, support, partial(display.reading, "support"), on_bad_image)
         answers = classify_files(model, known, paths, partial(display.reading, "pictures"))
-    best = answers.topk(min(top, len(known.classes)), 1)
-    rows = []
-    for path, values, places in zip(paths, best.values.tolist(), best.indices.tolist(), strict=True):
-        named = [(known.classes[place], value) for place, value in zip(places, values, strict=True)]
-        if json_:
-            classes = [{"class": name, "probability": round(value, 6)} for name, value in named]
-            print(json.dumps({"file": str(path), "class": named[0][0], "classes": classes}))
-        rows.append((path, *(f"{name} {100 * value:.1f}%" for name, value in named)))
-    if json_:
-        return
-    if known.checked is not None:
+    if known.checked is not None and form == "table":
         print(f"{known.checked[0]} of {known.checked[1]} support pictures are told right by the others")
-    print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+    print_answers(paths, answers, known.classes, top, form)

@@ -3,10 +3,14 @@
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def predict(
@@ -22,34 +26,51 @@ def predict(
     csv_: Annotated[bool, typer.Option("--csv", help="A CSV with every class's probability.")] = False,
 ) -> None:
     """Class names with calibrated probabilities."""
-    from sla.cli.display import print_table
     from sla.data.files import readable_rows
-    from sla.errors import InputError
     from sla.training.run import Run
 
-    if json_ and csv_:
-        raise InputError("--json or --csv, not both")
+    form = choose_form(json_, csv_)
     opened, paths = Run(run, which), find_pictures(files)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    labels, probabilities = opened.predict(paths, how)
-    classes = opened.classes
-    if csv_:
+    print_answers(paths, opened.predict(paths, how).probabilities, opened.classes, top, form)
+
+
+def choose_form(as_json: bool, as_csv: bool) -> str:
+    """How answers are written: table, json or csv."""
+    from sla.errors import InputError
+
+    if as_json and as_csv:
+        raise InputError("--json or --csv, not both")
+    return "json" if as_json else "csv" if as_csv else "table"
+
+
+def print_answers(
+    paths: Sequence[Path], probabilities: "Tensor", classes: Sequence[str], top: int, form: str
+) -> None:
+    """The best classes of each picture with their probabilities (n, N); all of them in a CSV."""
+    from sla.cli.display import print_table
+
+    best = probabilities.topk(min(top, len(classes)), 1)
+    named = [
+        [(classes[place], value) for place, value in zip(places, values, strict=True)]
+        for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+    if form == "table":
+        rows = [
+            (path, *(f"{name} {100 * value:.1f}%" for name, value in each))
+            for path, each in zip(paths, named, strict=True)
+        ]
+        print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+    elif form == "json":
+        for path, each in zip(paths, named, strict=True):
+            found = [{"class": name, "probability": round(value, 6)} for name, value in each]
+            print(json.dumps({"file": str(path), "class": each[0][0], "classes": found}))
+    else:
         writer = csv.writer(sys.stdout)
         writer.writerow(["file", "class", *classes])
-        for path, label, row in zip(paths, labels.tolist(), probabilities.tolist(), strict=True):
-            writer.writerow([path, classes[label], *(f"{value:.6f}" for value in row)])
-        return
-    best = probabilities.topk(min(top, len(classes)), 1)
-    rows = []
-    for path, values, places in zip(paths, best.values.tolist(), best.indices.tolist(), strict=True):
-        named = [(classes[place], value) for place, value in zip(places, values, strict=True)]
-        if json_:
-            found_classes = [{"class": name, "probability": round(value, 6)} for name, value in named]
-            print(json.dumps({"file": str(path), "class": named[0][0], "classes": found_classes}))
-        rows.append((path, *(f"{name} {100 * value:.1f}%" for name, value in named)))
-    if not json_:
-        print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+        for path, each, row in zip(paths, named, probabilities.tolist(), strict=True):
+            writer.writerow([path, each[0][0], *(f"{value:.6f}" for value in row)])
 
 
 def find_pictures(files: list[Path]) -> list[Path]:

@@ -18,19 +18,21 @@ VAL_SHARE, TEST_SHARE = 0.16, 0.2  # of the classes, as in CIFAR-FS and mini-Ima
 
 
 def load_class_splits(
-    source: str | Path, way: int, *, seed: int = 0, root: str | Path | None = None, **options: Any
+    source: str | Path, way: int | None, *, seed: int = 0, root: str | Path | None = None, **options: Any
 ) -> Splits:
     """A few-shot dataset by name; a folder with train/ val/ test/ of different classes; or any other data.
 
     Of the last the training images are split by classes, drawn with the seed: 16% of the classes for val,
-    20% for test, at least `way` each. `options` are those of `datasets.load`.
+    20% for test, at least `way` each; with None for a way they stay together, as the data has them.
+    `options` are those of `datasets.load`.
     """
     if isinstance(source, str) and source in CATALOGUE:
         splits = load(source, root=root, **options)
-        return splits if CATALOGUE[source].few_shot else split_classes(splits, way, seed)
+        return splits if way is None or CATALOGUE[source].few_shot else split_classes(splits, way, seed)
     folders = _split_folders(Path(source).expanduser())
     if "train" not in folders:
-        return split_classes(load(source, root=root, **options), way, seed)
+        splits = load(source, root=root, **options)
+        return splits if way is None else split_classes(splits, way, seed)
     train = load(folders["train"], **options).train
     size = train.images.shape[1:]  # the others as train
     parts = {

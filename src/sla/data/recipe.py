@@ -28,8 +28,6 @@ from sla.data.policy import RandAugment, TrivialAugment, make_policy, read_polic
 from sla.data.transforms import LUMA
 from sla.errors import InputError, nearest
 
-ANY_SIZE = 1 << 30  # stands for a size that is not known yet, so that any padding fits
-
 
 @dataclass(frozen=True)
 class Channels:
@@ -152,11 +150,6 @@ def read_policies(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
     sources = [str(arguments[0]) for name, arguments in _calls(text) if name == "policy"]
     contents = {source: known[source] if source in known else read_policy(source) for source in sources}
     return {source: make_policy(content, source).plain() for source, content in contents.items()}
-
-
-def check_augment(text: str, policies: Mapping[str, Any] | None = None) -> None:
-    """Refuse a text that is no augmentation of images of any size."""
-    train_pipeline(text, ANY_SIZE, (0.0,), (1.0,), policies)
 
 
 def refuse_policy(text: str) -> None:

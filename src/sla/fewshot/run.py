@@ -135,19 +135,27 @@ def evaluate_episodes(
     tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
     workers = tested.config.data.workers
     embedded = embed(
-        tested.model,
-        dataset,
-        make_eval_pipeline(tested.model.about),
-        workers=workers,
-        tick=tick,
+        tested.model, dataset, make_eval_pipeline(tested.model.about), workers=workers, tick=tick
     )
     count = episodes or part.test_episodes
     return {shot: episode_accuracies(tested.model, embedded, some, count) for shot, some in kinds.items()}
 
 
-def other_test_set(tested: Tested, data: str, way: int, progress: Any = None) -> Dataset:
-    """The test classes of other data, read as this model's images are; all classes where it has no test."""
+def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: Any = None) -> Dataset:
+    """The test part of other data, read as this model's images are; all classes where it has none.
+
+    Of data that one of `seen` learnt from, the classes that it was not shown.
+    """
     size = tested.model.about["preprocessing"]["stored_size"]
     on_bad_image = tested.config.data.on_bad_image
-    splits = load_class_splits(data, way, size=size, on_bad_image=on_bad_image, progress=progress)
+    names = (data, str(Path(data).expanduser().absolute()))
+    way, seed = next(
+        (
+            (one.config.episodes.way, one.config.data.split_seed)
+            for one in seen
+            if one.config.data.source in names
+        ),
+        (None, 0),
+    )
+    splits = load_class_splits(data, way, seed=seed, size=size, on_bad_image=on_bad_image, progress=progress)
     return splits.test or splits.train
