@@ -5,6 +5,8 @@
 Rounds take everything in turn, so that what else the machine does disturbs all alike; the least time counts.
 Pillow and torchvision do the same AutoAugment image by image, tensors in, tensors out. The targets:
 AutoAugment at most 5% of the step, crop + flip + mix at most 2%, beyond what normalising alone takes.
+Writes results/augment.csv, in place of the rows of the same kind of step, and the table in
+docs/augmentation.md. On a machine with nothing else to do, a minute.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from tables import Table
 from torch import nn
 
 from sla.backbones import create_backbone
@@ -22,6 +25,7 @@ from sla.data.draws import Draws
 from sla.data.mixing import parse_mix
 from sla.data.recipe import train_pipeline
 from sla.errors import MissingExtraError
+from sla.training.result import find_commit
 
 BATCH, SIZE, CLASSES = 128, 32, 10
 ROWS = (  # augmentation, mixing, the largest share of a step
@@ -35,6 +39,11 @@ ROWS = (  # augmentation, mixing, the largest share of a step
     ("cutout(16)", "none", None),
     ("erasing(0.25)", "none", None),
     ("autoaugment, crop(4), flip, cutout(16)", "cutmix(1.0, 0.5)", None),
+)
+TABLE = Table(
+    "augment",
+    "docs/augmentation.md",
+    ("work", "step", "threads", "milliseconds", "step_milliseconds", "share", "target", "commit"),
 )
 
 
@@ -102,18 +111,43 @@ def main():
             start = time.perf_counter()
             work(images, number)
             best[name] = min(best[name], time.perf_counter() - start)
-    step, plain = best["step"], best["none + none"]
-    kind = "compiled" if options.compile else "eager"
-    print(f"torch {torch.__version__}, {options.threads} threads; a {kind} step takes {step * 1e3:.1f} ms")
-    print(f"{'':62} {'ms':>7} {'share of a step':>16} {'target':>7}")
+    step, plain = best.pop("step"), best["none + none"]
+    kind = {"step": "compiled" if options.compile else "eager", "threads": options.threads}
     targets = {f"{text} + {mix}": target for text, mix, target in ROWS}
+    rows = []
     for name, seconds in best.items():
-        if name == "step":
-            continue
         extra = seconds if name not in targets or name == "none + none" else seconds - plain
-        target = targets.get(name)
-        verdict = "" if target is None else f"{target:7.0%} {'met' if extra <= target * step else 'missed'}"
-        print(f"{name.replace(' + none', ''):62} {seconds * 1e3:7.2f} {extra / step:16.1%} {verdict}")
+        row = {"work": name.replace(" + none", ""), **kind, "milliseconds": f"{seconds * 1e3:.2f}"}
+        row |= {"step_milliseconds": f"{step * 1e3:.1f}", "share": f"{100 * extra / step:.2f}"}
+        rows.append(row | {"target": 100 * (targets.get(name) or 0) or "", "commit": find_commit()})
+        print("  ".join(str(value) for value in rows[-1].values()))
+    same = (kind["step"], str(kind["threads"]))
+    kept = [row for row in TABLE.read() if (row["step"], row["threads"]) != same]
+    TABLE.write([*kept, *rows])
+    TABLE.show(render)
+
+
+def render(rows):
+    """Works down, kinds of step across: the share of a step in percent."""
+    if not rows:
+        return "It has not been measured yet."
+    kinds = list(dict.fromkeys((row["step"], row["threads"]) for row in rows))
+    found = {(row["work"], row["step"], row["threads"]): row for row in rows}
+    heads = [f"{step}, {threads} thread{'s' if threads != '1' else ''}" for step, threads in kinds]
+    lines = ["| % of a step | at most | " + " | ".join(heads) + " |", "|---|--:|" + "--:|" * len(kinds)]
+    for work in dict.fromkeys(row["work"] for row in rows):
+        cells = [found.get((work, *kind)) for kind in kinds]
+        target = next(f"{float(cell['target']):g}" if cell["target"] else "" for cell in cells if cell)
+        shares = [
+            "" if cell is None else f"{float(cell['share']):.1f}{' (missed)' if _missed(cell) else ''}"
+            for cell in cells
+        ]
+        lines.append(f"| {work} | {target} | {' | '.join(shares)} |")
+    return "\n".join(lines)
+
+
+def _missed(row):
+    return bool(row["target"]) and float(row["share"]) > float(row["target"])
 
 
 if __name__ == "__main__":
