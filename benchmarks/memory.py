@@ -3,8 +3,8 @@
     python benchmarks/memory.py
 
 Each row is a process of its own, whose highest resident memory counts: as it is, with the blocks' insides
-computed again (`checkpointing`), and with the batch in parts besides (`accumulate`). Writes results/memory.csv
-and the table in docs/training.md. About ten minutes on two cores, and as much memory as the largest row says.
+computed again (`checkpointing`), and with the batch in parts besides (`accumulate`). Writes
+results/memory.csv and the table in docs/training.md. Some minutes on two cores.
 """
 
 import resource
