@@ -144,6 +144,8 @@ class Loop(ABC):
                         board.add_scalar(name, value, done)
             if watch is not None:
                 watch(done, self.steps, row)
+            if done in snapshot_at and self.group.leads:  # before the checkpoint, beyond which none goes back
+                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             due = (
                 done % run.checkpoint_every == 0 if run.checkpoint_every else now - saved > CHECKPOINT_SECONDS
             )
@@ -151,8 +153,6 @@ class Loop(ABC):
             if due or stopping or done in evaluate_at:
                 self._checkpoint("last")
                 saved = time.monotonic()
-            if done in snapshot_at and self.group.leads:
-                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             if stopping and done < self.steps:
                 return False
         return True
