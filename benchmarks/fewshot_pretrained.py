@@ -47,13 +47,14 @@ def measure(data: str) -> list[dict[str, object]]:
     from sla.data.episodes import Episodes
     from sla.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
     from sla.fewshot.heads import HEADS
-    from sla.fewshot.run import Pretrained, make_pipeline
+    from sla.fewshot.run import Pretrained
+    from sla.training.build import make_eval_pipeline
     from sla.training.result import find_commit
 
     commit, whole = find_commit(), Pretrained(BACKBONE, "ridge", "rot4").model
     val = load_val(data, whole.about["preprocessing"]["stored_size"])
     start = time.process_time()
-    embedded = embed(whole, val, make_pipeline(whole), tick=partial(say_progress, "embedding"))
+    embedded = embed(whole, val, make_eval_pipeline(whole.about), tick=partial(say_progress, "embedding"))
     print(f"{len(val)} images of {val.num_classes} classes: {time.process_time() - start:.0f} s of one core")
     found = {}
     for head, views, shot in product(HEADS, VIEWS, SHOTS):

@@ -65,6 +65,21 @@ def test_other_data_is_tested_whole_and_a_runs_own_only_in_classes_it_was_not_sh
     assert json.loads(sla(*words, photos))["classes"] == 3
 
 
+def test_two_runs_that_cannot_be_paired_are_refused_before_anything_is_measured(runs, photos, tmp_path):
+    copies = [shutil.copytree(runs / "plain", tmp_path / name) for name in ("queries", "split")]
+    for folder, (key, value) in zip(copies, (("test_query", 3), ("split_seed", 1)), strict=True):
+        config = re.sub(rf"{key}: \d", f"{key}: {value}", (folder / "config.yaml").read_text())
+        (folder / "config.yaml").write_text(config)
+    with pytest.raises(InputError, match="these runs were set to 4 and 3: say --query"):
+        sla("evaluate", runs / "plain", copies[0])
+    with pytest.raises(InputError, match="are tested on different classes"):
+        sla("evaluate", runs / "plain", copies[1])
+    with pytest.raises(InputError, match="learnt from different classes of it"):
+        sla("evaluate", runs / "plain", copies[1], "--data", photos)
+    with pytest.raises(InputError, match="--method and --views are for pretrained backbones"):
+        sla("evaluate", runs / "plain", "--method", "svm")
+
+
 def test_the_next_picture_is_named(runs, photos):
     said = sla("predict", runs / "plain", photos / "class0" / "0.png", "--support", photos, "--json")
     answer = json.loads(said)

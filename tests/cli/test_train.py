@@ -258,7 +258,7 @@ def test_a_damaged_result_is_one_line_and_can_be_made_again(text, copied, pictur
             main(words)
         said = capsys.readouterr().err.strip()
         assert stopped.value.code == 2
-        assert f"{result}: damaged; `sla train --resume --out {copied}` writes it again" in said
+        assert f"{result}: damaged; going on with the run (--resume --out {copied}) writes it again" in said
         assert "\n" not in said
     if text == "[]":
         sla("train", "--resume", "--out", copied)

@@ -28,8 +28,9 @@ from sla.fewshot.session import train_fewshot
 from sla.fewshot.trainer import FewShotTrainer
 from sla.training.build import make_eval_pipeline
 from sla.training.checkpoint import find_checkpoint
+from sla.training.config import make_config
 from sla.training.schedules import rate_factor
-from sla.training.session import StoppedError
+from sla.training.session import StoppedError, train
 from sla.views import Identity, Rotation
 
 SIZE = 8
@@ -290,6 +291,40 @@ def test_a_finished_run_that_is_resumed_keeps_its_result(whole):
     before = (whole.folder / "result.json").read_bytes()
     train_fewshot(FewShotConfig(), whole.folder, resume=True, splits=SPLITS)
     assert (whole.folder / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["{", None])
+def test_a_damaged_or_lost_result_is_made_again(whole, tmp_path, text):
+    copied = shutil.copytree(whole.folder, tmp_path / "run")
+    (copied / "result.json").unlink()
+    if text is not None:
+        (copied / "result.json").write_text(text)
+        with pytest.raises(InputError, match="damaged; going on with the run"):
+            _ = FewShotRun(copied).result
+    again = train_fewshot(FewShotConfig(), copied, resume=True, splits=SPLITS)
+    assert again.result["accuracies"] == whole.result["accuracies"]
+
+
+def test_runs_of_the_other_kind_are_named(whole, tmp_path):
+    with pytest.raises(InputError, match="a few-shot run, which `sla fewshot` opens"):
+        train(make_config({"data": {"source": "digits"}}), whole.folder, resume=True)
+    (tmp_path / "config.yaml").write_text("data: {source: digits}\n")
+    with pytest.raises(InputError, match="not a few-shot run"):
+        train_fewshot(FewShotConfig(), tmp_path, resume=True, splits=SPLITS)
+
+
+def test_milestones_need_their_factors():
+    wrong = r"factors must be one number from 0 for each of the 1 milestones, not \(0.06, 0.012, 0.0024\)"
+    with pytest.raises(InputError, match=wrong):
+        settings(optimizer={"milestones": [0.5]})
+    tuned = settings(optimizer={"milestones": [0.5], "factors": None}).optimizer
+    assert [rate_factor(tuned, step, 10) for step in (4, 5)] == [1, 0.1]
+
+
+def test_an_augmentation_that_contains_a_view_is_warned_of():
+    with pytest.warns(SLAWarning, match=r"'flip, vflip' contains a view of rot4: .*two labels"):
+        make_fewshot_plan(settings(augment="flip, vflip"), SPLITS)
+    make_fewshot_plan(settings(augment="flip, vflip", method__views="none"), SPLITS)
 
 
 def test_a_run_is_protected_from_another_configuration_and_another_start(whole):

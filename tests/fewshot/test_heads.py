@@ -128,6 +128,14 @@ def test_svm_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(lambda x: solve_svm(x @ x.mT, labels, 0.1, 30), point, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "options", [{"iterations": 2.5}, {"c": float("nan")}, {"c": 0}, {"test_iterations": 0}]
+)
+def test_svm_refuses_what_is_no_number_of_iterations_and_no_bound(options):
+    with pytest.raises(InputError, match="svm needs c above 0 and at least 1 iteration"):
+        create_head("svm", **options)
+
+
 def test_svm_iterations_are_as_many_as_asked_in_training_and_test():
     support, targets, query = make_episodes()
     labels, kernel = one_hot(targets, 4, support), support @ support.mT

@@ -84,7 +84,9 @@ def test_milestones_to_the_step(milestones, steps, changes):
 
 def test_factors_are_checked_and_written(tmp_path):
     for factors in ([0.1], [0.1, 0.2, 0.3], [0.1, -0.1], []):
-        with pytest.raises(InputError, match=r"optimizer.factors: one number from 0 for each of the 2 mile"):
+        with pytest.raises(
+            InputError, match=r"optimizer: factors must be one number from 0 for each of the 2 mile"
+        ):
             make_config({"optimizer": {"factors": factors}})
     config = make_config({"optimizer": {"factors": [0.5, 2], "warmup_stairs": 3}})
     (tmp_path / "config.yaml").write_text(write_config(config))

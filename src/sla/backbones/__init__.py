@@ -72,7 +72,13 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
     if factory is None:
         raise InputError(f"no backbone is called {name!r}{nearest(name, [*list_backbones(), 'timm:<name>'])}")
     _check_options(name, factory, options)
-    return factory(name, **options)
+    try:
+        return factory(name, **options)
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        if not options:
+            raise
+        reason = str(error).splitlines()[0]
+        raise InputError(f"backbone {name!r}: its options {options!r} do not go: {reason}") from error
 
 
 def _factories() -> dict[str, Factory]:

@@ -37,10 +37,11 @@ def search(
     """Find a policy by density matching (Fast AutoAugment); stopped, the same command goes on."""
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
+    from sla.cli.settings import make_tree
     from sla.data.calls import quoted
     from sla.disk import replacing
     from sla.errors import shown
-    from sla.training.config import make_config, parse_assignment, with_values
+    from sla.training.config import Config, make_config
     from sla.training.search import SearchSettings, search_policy
 
     given: dict[str, Any] = {
@@ -51,8 +52,7 @@ def search(
         "augment": augment,
         "run.seed": seed,
     }
-    named = {key: value for key, value in given.items() if value is not None}
-    config = make_config(with_values({}, named | dict(parse_assignment(text) for text in assign or [])))
+    config = make_config(make_tree(Config, given, assign))
     settings = SearchSettings(folds=folds, trials=trials, images=images, minutes=minutes, seed=seed)
     check_writable(out)
     folder = work or out.with_suffix(".search")

@@ -37,10 +37,9 @@ def train(
 ) -> None:
     """Learn to learn from few pictures, on episodes; tested on classes that training never saw."""
     from sla.cli.display import TrainingDisplay, print_table
-    from sla.errors import InputError
+    from sla.cli.settings import choose_out, make_tree
     from sla.fewshot.config import FewShotConfig, make_fewshot_config
     from sla.fewshot.session import train_fewshot
-    from sla.training.config import parse_assignment, read_config, with_values
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -56,14 +55,9 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    named = {key: value for key, value in given.items() if value is not None}
-    named |= dict(parse_assignment(text) for text in assign or [])
-    tree = with_values(read_config(config) if config else {}, named, FewShotConfig)
-    if resume and out is None:
-        raise InputError("--resume needs the run's folder: --out runs/NAME")
+    tree = make_tree(FewShotConfig, given, assign, config)
     settled = make_fewshot_config(tree, str(config) if config else "configuration")
-    if out is None:
-        out = Path("runs") / f"{Path(settled.data.source).expanduser().absolute().stem or 'run'}-fewshot"
+    out = choose_out(out, resume, settled.data.source, "-fewshot")
     with TrainingDisplay(sys.stdout.isatty()) as display:
         run = train_fewshot(
             settled, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
@@ -85,12 +79,12 @@ def evaluate(
         list[str], typer.Argument(help="A run's folder, or two; or a pretrained backbone's name.")
     ],
     data: Annotated[str | None, Option(help="Other data than the run's own test classes.")] = None,
-    shot: Annotated[str, Option(help="Shots, as in 1,5.")] = "1,5",
+    shot: Annotated[str | None, Option(help="Shots, as in 1,5; by default those of the run.")] = None,
     way: Annotated[
         int | None, Option(min=2, help="Classes of an episode; those of the run by default.")
     ] = None,
-    query: Annotated[int | None, Option(min=1, help="Query images of each class. Default: 15.")] = None,
-    episodes: Annotated[int, Option(min=2, help="How many.")] = 1000,
+    query: Annotated[int | None, Option(min=1, help="Query images of each class; as the run.")] = None,
+    episodes: Annotated[int | None, Option(min=2, help="How many; as the run, 1,000 by default.")] = None,
     seed: Annotated[int, Option(help="Which episodes.")] = 0,
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
@@ -107,43 +101,51 @@ def evaluate(
     from sla.errors import InputError
     from sla.fewshot.evaluate import episode_interval, paired_interval
     from sla.fewshot.run import evaluate_episodes, open_tested, other_test_set
+    from sla.training.gaps import put
 
-    try:
-        shots = [int(part) for part in shot.split(",")]
-    except ValueError:
-        raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {shot!r}") from None
     if len(runs) > 2:
         raise InputError(f"one run, or two to compare, not {len(runs)}")
-    found, sets = [], []
+    if (method or views) and all(Path(name).is_dir() for name in runs):
+        raise InputError(
+            "a run has its own method and views: --method and --views are for pretrained backbones"
+        )
+    opened = [
+        open_tested(name, which, *((None, None) if Path(name).is_dir() else (method, views))) for name in runs
+    ]
+    own = [tested.config.episodes for tested in opened]
+    shots = _agreed("--shot", shot and _numbers(shot), [part.test_shots for part in own])
+    way = _agreed("--way", way, [part.way for part in own])
+    query = _agreed("--query", query, [part.test_query for part in own])
+    episodes = _agreed("--episodes", episodes, [part.test_episodes for part in own])
     with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
-        opened = [
-            open_tested(name, which, *((None, None) if Path(name).is_dir() else (method, views)))
-            for name in runs
-        ]
+        tests = []
         for tested in opened:
             if on_bad_image is not None:
-                own = tested.config.data.model_copy(update={"on_bad_image": on_bad_image})
-                tested.config = tested.config.model_copy(update={"data": own})
-            classes = way or tested.config.episodes.way
-            test = (
-                other_test_set(tested, data, opened, display.reading)
-                if data
-                else tested.test_set(display.reading)
+                tested.config = put(tested.config, "data", on_bad_image=on_bad_image)
+            if data:
+                tests.append(other_test_set(tested, data, opened, display.reading))
+            else:
+                tests.append(tested.test_set(display.reading))
+        if len({(test.classes, len(test)) for test in tests}) > 1:
+            raise InputError(
+                f"{runs[0]} and {runs[1]} are tested on different classes: say with --data on which"
             )
-            sets.append((test.classes, len(test), classes))
-            accuracies = evaluate_episodes(
-                tested,
-                test,
-                shots=shots,
-                episodes=episodes,
-                way=classes,
-                query=query,
-                seed=seed,
-                progress=display.reading,
+        found = [
+            (
+                tested.model.kinds,
+                evaluate_episodes(
+                    tested,
+                    test,
+                    shots=shots,
+                    episodes=episodes,
+                    way=way,
+                    query=query,
+                    seed=seed,
+                    progress=display.reading,
+                ),
             )
-            found.append((tested.model.kinds, accuracies))
-    if len(set(sets)) > 1:
-        raise InputError(f"{runs[0]} and {runs[1]} are tested on different classes: say with --data on which")
+            for tested, test in zip(opened, tests, strict=True)
+        ]
     rows, described = [], []
     for name, (kinds, accuracies) in zip(runs, found, strict=True):
         for number in shots:
@@ -163,13 +165,29 @@ def evaluate(
             described.append({"run": "second - first", "shot": number, "mean": mean, "ci95": high - mean})
     if json_:
         print(
-            json.dumps(
-                {"episodes": episodes, "way": sets[0][2], "classes": len(sets[0][0]), "rows": described}
-            )
+            json.dumps({"episodes": episodes, "way": way, "classes": tests[0].num_classes, "rows": described})
         )
         return
-    print(f"{episodes:,} {sets[0][2]}-way episodes of {len(sets[0][0])} classes, {sets[0][1]:,} images")
+    print(f"{episodes:,} {way}-way episodes of {tests[0].num_classes} classes, {len(tests[0]):,} images")
     print_table(("", "shot", "inference", "accuracy %", "95%"), rows)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    from sla.errors import InputError
+
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {text!r}") from None
+
+
+def _agreed(option: str, given: Any, own: list[Any]) -> Any:
+    """What was given, or what the runs were set to, which must be the same: else nothing could be paired."""
+    from sla.errors import InputError
+
+    if given is None and len(set(own)) > 1:
+        raise InputError(f"these runs were set to {own[0]} and {own[1]}: say {option}")
+    return own[0] if given is None else given
 
 
 @app.command()
@@ -191,14 +209,15 @@ def predict(
     from sla.cli.display import TrainingDisplay
     from sla.cli.predict import choose_form, find_pictures, print_answers
     from sla.data.files import readable_rows
-    from sla.fewshot.predict import adapt_to_folder, classify_files, pictures
+    from sla.fewshot.predict import adapt_to_folder, classify_files
     from sla.fewshot.run import open_tested
+    from sla.training.build import file_images
 
     form = choose_form(json_, csv_)
     model = open_tested(run, which, method, views).model
     paths = find_pictures(files)
     if on_bad_image == "skip":
-        paths = [paths[row] for row in readable_rows(pictures(model, paths))]
+        paths = [paths[row] for row in readable_rows(file_images(model.about, paths))]
     with TrainingDisplay(sys.stdout.isatty() and form == "table") as display:
         known = adapt_to_folder(model, support, partial(display.reading, "support"), on_bad_image)
         answers = classify_files(model, known, paths, partial(display.reading, "pictures"))

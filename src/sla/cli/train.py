@@ -42,8 +42,9 @@ def train(
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be done, and stop.")] = False,
 ) -> None:
     """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
+    from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError
-    from sla.training.config import make_config, parse_assignment, read_config, with_values
+    from sla.training.config import Config, make_config, with_values
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -60,14 +61,9 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    named = {key: value for key, value in given.items() if value is not None}
-    named |= dict(parse_assignment(text) for text in assign or [])
-    tree = with_values(read_config(config) if config else {}, named)
-    if resume and out is None:
-        raise InputError("--resume needs the run's folder: --out runs/NAME")
+    tree = make_tree(Config, given, assign, config)
     settled = make_config(tree, str(config) if config else "configuration")
-    if out is None:
-        out = Path("runs") / (Path(settled.data.source).expanduser().absolute().stem or "run")
+    out = choose_out(out, resume, settled.data.source)
     runs = [(settled, out, resume)]
     if compare is not None:
         beside = out.absolute().with_name(f"{out.absolute().name}-{compare.replace('+', '-')}")

@@ -40,7 +40,7 @@ def load_class_splits(
         for name in ("val", "test")
         if name in folders
     }
-    for name, part in parts.items():
+    for name, part in parts.items() if way is not None else ():
         if both := sorted(set(part.classes) & set(train.classes)):
             some = listed([shown(label) for label in both])
             raise InputError(

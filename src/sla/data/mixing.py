@@ -128,7 +128,7 @@ def parse_mix(text: str | None) -> Mix | None:
     if not calls:
         return None
     name, given = calls[0]
-    numbers, words = _sorted(given)
+    numbers, words = _numbers_and_words(given)
     if words not in ([], ["each"]) or len(numbers) > 2 or given[: len(numbers)] != numbers:
         raise InputError(f"mix: {name} takes two numbers and perhaps the word each, not {text!r}")
     parameter, probability = [*numbers, *(1.0, 1.0)[len(numbers) :]]
@@ -140,7 +140,7 @@ def parse_mix(text: str | None) -> Mix | None:
         raise InputError(f"mix: {text!r}: {error}") from None
 
 
-def _sorted(given: list[Argument]) -> tuple[list[float], list[str]]:
+def _numbers_and_words(given: list[Argument]) -> tuple[list[float], list[str]]:
     numbers = [argument for argument in given if isinstance(argument, float)]
     return numbers, [argument for argument in given if isinstance(argument, str)]
 

@@ -1,6 +1,6 @@
 """From a few-shot configuration with gaps to one without: what fits these images and this machine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sla.data.class_splits import load_class_splits
@@ -9,7 +9,6 @@ from sla.data.protocols import limited
 from sla.data.store import Dataset, Splits
 from sla.errors import InputError
 from sla.fewshot.config import FewShotConfig
-from sla.training.build import build_pipelines
 from sla.training.gaps import (
     TINY,
     check_input,
@@ -19,9 +18,11 @@ from sla.training.gaps import (
     has_pretrained,
     native_size,
     put,
+    warn_of_contradictions,
     with_absolute_source,
     with_policies,
 )
+from sla.views import parse_views
 
 MIDDLE = 96  # up to here pictures are seen at their own size
 
@@ -48,6 +49,8 @@ def make_fewshot_plan(
     native = max(splits.train.images.shape[1:]) if splits is not None else native_size(config.data.source)
     config = _choose_model(config, native, reasons)
     splits = splits or load_splits(config, progress)
+    if splits.val is not None and config.data.val_per_class:
+        splits = replace(splits, val=limited(splits.val, config.data.val_per_class, 0))
     config = put(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = with_policies(choose_input(config, splits))
     tuned = config.model.weights != "none"
@@ -67,10 +70,7 @@ def make_fewshot_plan(
     ]
     reasons.append("; ".join(said))
     _check(config, splits)
-    val = splits.val
-    if val is not None and config.data.val_per_class:
-        val = limited(val, config.data.val_per_class, 0)
-    return FewShotPlan(config, splits.train, val, splits.test, tuple(reasons))
+    return FewShotPlan(config, splits.train, splits.val, splits.test, tuple(reasons))
 
 
 def load_splits(config: FewShotConfig, progress: Any = None) -> Splits:
@@ -112,12 +112,12 @@ def _check(config: FewShotConfig, splits: Splits) -> None:
     """Refuse what could only fail later; every kind of episode must fit its classes."""
     part = config.episodes
     check_input(config)
-    build_pipelines(config)
+    warn_of_contradictions(config, parse_views(config.method.views))
     kinds = [("training", splits.train, part.shot, "shot", part.query, "query")]
     if splits.val is not None:
-        val = _smaller(splits.val, config)
         also = ", or raise data.val_per_class" if config.data.val_per_class else ""
-        kinds += [("validation", val, part.val_shot or 1, "val_shot", part.test_query, f"test_query{also}")]
+        asked = (part.test_query, f"test_query{also}")
+        kinds += [("validation", splits.val, part.val_shot or 1, "val_shot", *asked)]
     if splits.test is not None:
         asked = (part.test_query, "test_query")
         kinds += [("test", splits.test, shot, "test_shots", *asked) for shot in part.test_shots]
@@ -127,7 +127,3 @@ def _check(config: FewShotConfig, splits: Splits) -> None:
             Episodes(some, part.way, shot, query, named=named)
         except InputError as error:
             raise InputError(f"{name} classes: {error}") from None
-
-
-def _smaller(val: Dataset, config: FewShotConfig) -> Dataset:
-    return limited(val, config.data.val_per_class, 0) if config.data.val_per_class else val

@@ -16,7 +16,7 @@ from sla.data.store import Dataset
 from sla.errors import InputError, SLAWarning, listed, shown
 from sla.fewshot.evaluate import embed
 from sla.fewshot.model import FewShotModel
-from sla.training.build import make_eval_pipeline
+from sla.training.build import file_images, make_eval_pipeline
 from sla.training.evaluation import evaluating
 from sla.training.metrics import cautious_temperature
 
@@ -41,10 +41,10 @@ def adapt_to_folder(
             f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
         )
     index = open_index(path)
-    files, labels = pictures(model, index.paths[:]), index.targets
+    files, labels = file_images(model.about, index.paths[:]), index.targets
     if on_bad_image == "skip":
         rows = readable_rows(files)
-        files, labels = pictures(model, [files.name(row) for row in rows]), labels[rows]
+        files, labels = file_images(model.about, [files.name(row) for row in rows]), labels[rows]
     _check_counts(path, labels, index.classes)
     features, targets = _features(model, files, tick), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
@@ -64,7 +64,7 @@ def classify_files(
     model: FewShotModel, support: Support, files: Sequence[str | Path], tick: Tick | None = None
 ) -> Tensor:
     """Probabilities (n, way) of image files, in their order."""
-    query = _features(model, pictures(model, files), tick)
+    query = _features(model, file_images(model.about, files), tick)
     logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
     return (logits / support.temperature).softmax(1)
 
@@ -93,12 +93,6 @@ def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: 
     with evaluating(model):
         joint = model.joint_logits(support.unsqueeze(0), targets.unsqueeze(0), query.unsqueeze(0), way)
         return model.class_logits(joint)[model.kinds[-1]][0].cpu()
-
-
-def pictures(model: FewShotModel, files: Sequence[str | Path]) -> FileImages:
-    """Image files, to be read as the model's training images were."""
-    stored = model.about["preprocessing"]["stored_size"]
-    return FileImages([str(file) for file in files], (stored, stored))
 
 
 def _features(model: FewShotModel, files: FileImages, tick: Tick | None) -> Tensor:

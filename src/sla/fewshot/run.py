@@ -25,14 +25,14 @@ class FewShotRun:
 
     def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
         self.folder = Path(folder)
-        tree, weights = open_run(self.folder, which, device)
-        if "episodes" not in tree:
-            raise InputError(
-                f"{folder}: not a few-shot run: `sla fewshot train` makes them; efficientnet_lite0 needs none"
-            )
+        tree, weights = open_run(self.folder, which, device, few_shot=True)
         self.config: FewShotConfig = make_fewshot_config(tree, f"{folder}/config.yaml")
         self.model: FewShotModel = load_model(weights, device)
-        self.result = read_result(self.folder)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the run says of itself, {} before it is finished."""
+        return read_result(self.folder)
 
     @property
     def name(self) -> str:
@@ -144,18 +144,16 @@ def evaluate_episodes(
 def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: Any = None) -> Dataset:
     """The test part of other data, read as this model's images are; all classes where it has none.
 
-    Of data that one of `seen` learnt from, the classes that it was not shown.
+    Of data that runs of `seen` learnt from, the classes that they were not shown.
     """
+    own, names = tested.config.data, (data, str(Path(data).expanduser().absolute()))
+    learnt = [one.config for one in seen if one.config.data.source in names]
+    parts = {(config.episodes.way, config.data.split_seed) for config in learnt}
+    if len(parts) > 1:
+        raise InputError(f"{data}: these runs learnt from different classes of it: name data new to both")
+    way, seed = parts.pop() if parts else (None, 0)
     size = tested.model.about["preprocessing"]["stored_size"]
-    on_bad_image = tested.config.data.on_bad_image
-    names = (data, str(Path(data).expanduser().absolute()))
-    way, seed = next(
-        (
-            (one.config.episodes.way, one.config.data.split_seed)
-            for one in seen
-            if one.config.data.source in names
-        ),
-        (None, 0),
+    splits = load_class_splits(
+        data, way, seed=seed, root=own.root, size=size, on_bad_image=own.on_bad_image, progress=progress
     )
-    splits = load_class_splits(data, way, seed=seed, size=size, on_bad_image=on_bad_image, progress=progress)
     return splits.test or splits.train

@@ -13,10 +13,11 @@ from sla.fewshot.plan import make_fewshot_plan
 from sla.fewshot.run import FewShotRun, evaluate_episodes
 from sla.fewshot.trainer import FewShotTrainer
 from sla.training.checkpoint import find_checkpoint
-from sla.training.config import read_config
+from sla.training.gaps import with_absolute_source
 from sla.training.loop import Say, Watch
 from sla.training.result import describe_cost, describe_origin
-from sla.training.session import carried_out, claim, refuse_differences, write_result
+from sla.training.run import read_run_config
+from sla.training.session import carry_out, claim, refuse_differences
 
 
 def train_fewshot(
@@ -39,16 +40,15 @@ def train_fewshot(
         stack.enter_context(torch.random.fork_rng(devices=[]))  # the caller's random state is not ours
         claim(folder, resume, stack)
         if resume:
-            stored = make_fewshot_config(read_config(folder / "config.yaml"), f"{folder}/config.yaml")
-            refuse_differences(stored, config, folder)
+            stored = make_fewshot_config(read_run_config(folder, few_shot=True), f"{folder}/config.yaml")
+            given = config if splits is not None else with_absolute_source(config)
+            refuse_differences(stored, given, folder)
             config = stored
         plan = make_fewshot_plan(config, splits, progress)
         for reason in plan.reasons:
             say(reason)
         trainer = FewShotTrainer(plan, folder)
-        with carried_out(trainer, resume, "sla fewshot train", say, watch) as worked:
-            if worked:
-                write_result(folder, make_result(trainer, progress))
+        carry_out(trainer, resume, "sla fewshot train", say, watch, lambda: make_result(trainer, progress))
         return FewShotRun(folder)
 
 

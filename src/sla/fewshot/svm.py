@@ -29,7 +29,8 @@ class SVM(Head):
         self, scale: float = 1.0, c: float = 0.1, iterations: int = 15, test_iterations: int = 3
     ) -> None:
         super().__init__(scale)
-        if c <= 0 or min(iterations, test_iterations) < 1:
+        counts = (iterations, test_iterations)
+        if not c > 0 or not all(isinstance(count, int) and count > 0 for count in counts):
             raise InputError(
                 f"svm needs c above 0 and at least 1 iteration, not {c:g}, {iterations}, {test_iterations}"
             )

@@ -41,10 +41,6 @@ class FewShotTrainer(Loop):
         )
         self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.episodes = Episodes(plan.train, part.way, part.shot, part.query, config.run.seed)
-        # The same for every method and seed, so that runs are chosen on the same tasks.
-        self.val_episodes: Episodes | None = None
-        if plan.val is not None:
-            self.val_episodes = Episodes(plan.val, part.way, part.val_shot or 1, part.test_query)
         self.targets = [
             torch.arange(part.way, device=self.device).repeat_interleave(count).expand(self.per_step, -1)
             for count in (part.shot, part.query)
@@ -85,11 +81,13 @@ class FewShotTrainer(Loop):
 
     def evaluate(self) -> dict[str, float] | None:
         """Accuracies on the episodes of the validation classes."""
-        if self.plan.val is None or self.val_episodes is None:
+        val, part = self.plan.val, self.config.episodes
+        if val is None:
             return None
-        workers, count = self.config.data.workers, self.config.episodes.val_episodes
-        embedded = embed(self.model, self.plan.val, self.eval_pipeline, workers=workers)
-        scores = episode_accuracies(self.model, embedded, self.val_episodes, count)
+        # The same for every method and seed, so that runs are chosen on the same tasks.
+        episodes = Episodes(val, part.way, part.val_shot or 1, part.test_query)
+        embedded = embed(self.model, val, self.eval_pipeline, workers=self.config.data.workers)
+        scores = episode_accuracies(self.model, embedded, episodes, part.val_episodes)
         return {kind: float(values.mean()) for kind, values in scores.items()}
 
     def write_weights(self, path: Path) -> None:

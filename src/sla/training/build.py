@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sla.classifier import Classifier
 from sla.data.augment import Pipeline
 from sla.data.draws import Draws
+from sla.data.files import FileImages
 from sla.data.recipe import eval_pipeline, train_pipeline
 from sla.errors import InputError
 from sla.factory import create
@@ -147,6 +148,12 @@ def describe_preprocessing(config: TrainingConfig) -> dict[str, Any]:
         "mean": model.mean,
         "std": model.std,
     }
+
+
+def file_images(about: dict[str, Any], files: Sequence[str | Path]) -> FileImages:
+    """Image files, to be read as the training images of the model that says this of itself were."""
+    stored = about["preprocessing"]["stored_size"]
+    return FileImages([str(file) for file in files], (stored, stored))
 
 
 def make_eval_pipeline(about: dict[str, Any]) -> Pipeline:

@@ -1,8 +1,8 @@
 """Checkpoints: a folder that appears whole or not at all, with weights to use and the state to go on from.
 
-`checkpoint/last-00001234/weights.safetensors` is a classifier for `sla.load`; `state.safetensors` beside it
-has what a resumed run needs besides: optimiser, moving average, sums since the last row. Neither can run
-code. The random state needs no keeping: every draw follows from seed and step.
+`checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
+`state.safetensors` beside it has what a resumed run needs besides: optimiser, moving average, sums since the
+last row. Neither can run code. The random state needs no keeping: every draw follows from seed and step.
 """
 
 import json
@@ -41,7 +41,7 @@ def save_checkpoint(
 ) -> Path:
     """Write `<kind>-<step>` below the folder, then remove older ones of its kind.
 
-    `write_weights(path)` writes the classifier; `tensors` are the state beside it.
+    `write_weights(path)` writes the model; `tensors` are the state beside it.
     """
     target = folder / f"{kind}-{position.step:08d}"
     if not target.exists():

@@ -1,10 +1,10 @@
 """The configuration of a run: one validated tree. What is None is chosen by `plan` and written back."""
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sla.errors import InputError, nearest
 
@@ -88,7 +88,7 @@ class OptimizerConfig(Part):
         "cosine", description="or constant, multistep, onecycle"
     )
     milestones: tuple[float, ...] = Field((0.5, 0.75), description="shares of the run, for multistep")
-    gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone")
+    gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone, where factors are none")
     factors: tuple[float, ...] | None = Field(
         None, description="of the rate from each milestone on, instead of powers of gamma"
     )
@@ -107,15 +107,16 @@ class OptimizerConfig(Part):
     accumulate: int = Field(1, ge=1, description="parts in which a batch goes through the model")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")
 
-    @field_validator("factors")
-    @classmethod
-    def _one_for_each_milestone(
-        cls, factors: tuple[float, ...] | None, info: ValidationInfo
-    ) -> tuple[float, ...] | None:
-        milestones = info.data.get("milestones", ())
-        if factors is not None and (len(factors) != len(milestones) or min(factors, default=0) < 0):
-            raise ValueError(f"one number from 0 for each of the {len(milestones)} milestones")
-        return factors
+    @model_validator(mode="after")
+    def _one_factor_for_each_milestone(self) -> Self:
+        count, factors = len(self.milestones), self.factors
+        if factors is not None and (len(factors) != count or min(factors, default=0) < 0):
+            given = ", ".join(f"{factor:g}" for factor in factors)
+            raise ValueError(
+                f"factors must be one number from 0 for each of the {count} milestones, not ({given}); "
+                "without them (null) they are powers of gamma"
+            )
+        return self
 
 
 class LoopConfig(Part):

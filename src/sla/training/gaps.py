@@ -1,6 +1,7 @@
 """Filling the gaps of a configuration: what every kind of run chooses alike."""
 
 import importlib.util
+import warnings
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,12 +10,14 @@ import torch
 from sla.backbones import create_backbone
 from sla.data.datasets import load
 from sla.data.folder import choose_size
-from sla.data.recipe import read_policies
+from sla.data.recipe import find_contradictions, read_policies
 from sla.data.scan import open_index
 from sla.data.sources import CATALOGUE
 from sla.data.store import Splits
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
+from sla.training.build import build_pipelines
 from sla.training.config import TrainingConfig
+from sla.views import Views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 
@@ -92,6 +95,14 @@ def choose_input(config: Tree, splits: Splits) -> Tree:
         known = getattr(create_backbone(model.backbone or "", **model.options), "preprocessing", None)
         mean, std = (known.mean, known.std) if known else (mean, std)
     return fill(config, "model", mean=tuple(mean), std=tuple(std))
+
+
+def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
+    """Say where an augmentation that keeps the label makes of an image what one of its views is."""
+    pipeline, _ = build_pipelines(config)
+    for contradiction in find_contradictions(pipeline, views.names):
+        what = f"augment {config.augment!r} contains a view of {views.text}"
+        warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 
 
 def check_input(config: TrainingConfig) -> None:

@@ -4,7 +4,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,13 @@ class Loop(ABC):
 
     def fit(self, stop: Stop, watch: Watch | None = None) -> bool:
         """Train from where the run stands to its end; False when it was asked to stop before."""
+        if not (self.group.leads and self.config.run.tensorboard):
+            return self._fit(stop, watch, None)
+        with closing(self._open_board()) as board:
+            return self._fit(stop, watch, board)
+
+    def _fit(self, stop: Stop, watch: Watch | None, board: Any) -> bool:
         run, optimizer = self.config.run, self.config.optimizer
-        board = self._open_board() if self.group.leads and run.tensorboard else None
         if self.group.leads:
             self.metrics.start(self.position.step)
         evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))

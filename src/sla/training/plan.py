@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +11,9 @@ from sla.data.datasets import load
 from sla.data.files import available_cores
 from sla.data.kept import cache_dir
 from sla.data.mixing import parse_mix
-from sla.data.recipe import find_contradictions
 from sla.data.sources import CATALOGUE
 from sla.data.store import Dataset, Splits
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.training.build import build_pipelines
 from sla.training.config import Config
 from sla.training.gaps import (
@@ -27,6 +25,7 @@ from sla.training.gaps import (
     has_pretrained,
     native_size,
     put,
+    warn_of_contradictions,
     with_absolute_source,
     with_policies,
 )
@@ -208,10 +207,7 @@ def _check_views(config: Config) -> None:
         raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
     if config.method.name == "baseline":
         return
-    pipeline, _ = build_pipelines(config)
-    for contradiction in find_contradictions(pipeline, parse_views(config.method.views).names):
-        what = f"augment {config.augment!r} contains a view of {config.method.views}"
-        warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
+    warn_of_contradictions(config, parse_views(config.method.views))
 
 
 def _check(config: Config, train: Dataset) -> None:

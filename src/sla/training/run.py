@@ -23,7 +23,7 @@ from sla.data.ten_crop import ten_crop_pipelines
 from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load as load_classifier
 from sla.inference import check_how
-from sla.training.build import make_eval_pipeline
+from sla.training.build import file_images, make_eval_pipeline
 from sla.training.checkpoint import WEIGHTS, find_checkpoint
 from sla.training.config import make_config, read_config
 from sla.training.evaluation import Outputs, infer, infer_crops
@@ -46,8 +46,6 @@ class Run:
     def __init__(self, folder: str | Path, which: str = "last", device: str = "cpu") -> None:
         self.folder = Path(folder)
         tree, weights = open_run(self.folder, which, device)
-        if "episodes" in tree:
-            raise InputError(f"{folder}: a few-shot run: `sla fewshot evaluate` and `predict` open it")
         self.config = make_config(tree, f"{folder}/config.yaml")
         self.model: Classifier = load_classifier(weights, device)
         self.result = read_result(self.folder)
@@ -88,8 +86,7 @@ class Run:
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
-        stored = self.model.about["preprocessing"]["stored_size"]
-        return FileImages([str(file) for file in files], (stored, stored))
+        return file_images(self.model.about, files)
 
     def evaluate(
         self, data: str | Path | Dataset | None = None, tick: Tick | None = None, **options: Any
@@ -185,12 +182,21 @@ class Run:
         return export_onnx(self, Path(path), how, preprocessing, **watching)
 
 
-def open_run(folder: Path, which: str, device: str) -> tuple[dict[str, Any], Path]:
-    """The configuration of a run, not yet validated, and the weights of one of its checkpoints."""
+def read_run_config(folder: Path, few_shot: bool = False) -> dict[str, Any]:
+    """The configuration of a run, not yet validated; refused where it is a run of the other kind."""
     if not (folder / "config.yaml").is_file():
         raise InputError(f"{folder}: not a run: no config.yaml in it")
+    tree = read_config(folder / "config.yaml")
+    if ("episodes" in tree) != few_shot:
+        other = "`sla fewshot` makes such runs" if few_shot else "a few-shot run, which `sla fewshot` opens"
+        raise InputError(f"{folder}: {'not a few-shot run: ' if few_shot else ''}{other}")
+    return tree
+
+
+def open_run(folder: Path, which: str, device: str, few_shot: bool = False) -> tuple[dict[str, Any], Path]:
+    """The configuration of a run, not yet validated, and the weights of one of its checkpoints."""
     check_device(device)
-    tree, found = read_config(folder / "config.yaml"), find_checkpoint(folder / "checkpoint", which)
+    tree, found = read_run_config(folder, few_shot), find_checkpoint(folder / "checkpoint", which)
     if found is None:
         raise InputError(f"{folder}: this run has no {which} checkpoint")
     return tree, found / WEIGHTS
@@ -208,7 +214,6 @@ def read_result(folder: Path) -> dict[str, Any]:
         TEMPERATURES.validate_python(result.get("temperatures", {}))
     except (ValueError, ValidationError, RecursionError):
         raise InputError(
-            f"{shown(path)}: damaged; `sla train --resume --out {shown(folder)}` writes it again, "
-            "and without this file probabilities are not calibrated"
+            f"{shown(path)}: damaged; going on with the run (--resume --out {shown(folder)}) writes it again"
         ) from None
     return result

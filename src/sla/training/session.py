@@ -4,8 +4,8 @@ import errno
 import json
 import shlex
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from sla.training.config import (
     Config,
     differing_keys,
     make_config,
-    read_config,
+    validate,
     with_values,
     write_config,
 )
@@ -32,7 +32,7 @@ from sla.training.loop import Loop, Say, Watch
 from sla.training.plan import AUTO, Plan, make_plan, with_views
 from sla.training.probe import fitting
 from sla.training.result import make_result
-from sla.training.run import Run, read_result
+from sla.training.run import Run, read_result, read_run_config
 from sla.training.stop import Stop
 from sla.training.trainer import Trainer, measure_seconds
 
@@ -69,16 +69,14 @@ def train(
         if group.leads:
             claim(folder, resume, stack)
         if resume:
-            tree = read_config(folder / "config.yaml") if group.leads else None
+            tree = read_run_config(folder) if group.leads else None
             stored = make_config(group.share(tree), f"{folder}/config.yaml")
-            refuse_differences(stored, config, folder, _settled_at_the_start(config))
+            given = config if splits is not None else with_absolute_source(config)
+            refuse_differences(stored, given, folder, _settled_at_the_start(config))
             config = stored
         plan = _prepare(config, splits, group, say, progress, fresh=not resume)
         trainer = Trainer(plan, folder, group)
-        with carried_out(trainer, resume, "sla train", say, watch) as worked:
-            if worked and group.leads:
-                write_result(folder, make_result(trainer))
-        group.wait()
+        carry_out(trainer, resume, "sla train", say, watch, lambda: make_result(trainer))
         run = Run(folder)
         run.splits = Splits(plan.config.data.source, plan.train, plan.val, plan.test)
         return run
@@ -162,7 +160,7 @@ def _prepare(
 def claim(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own, until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
-    unfinished = {".lock", "config.yaml", "metrics.csv"}
+    unfinished = {".lock", "config.yaml", "metrics.csv", "tensorboard"}
     there = folder.is_dir() and any(entry.name not in unfinished for entry in folder.iterdir())
     if there and not resume:
         raise InputError(f"{folder}: there already; go on with it by --resume, or choose another --out")
@@ -190,8 +188,8 @@ def _remove_if_unused(folder: Path) -> None:
 
 def refuse_differences(stored: Tree, config: Tree, folder: Path, settled: Collection[str] = ()) -> None:
     """A resumed run keeps its configuration: keys given now must say what it says, but for settled ones."""
-    given = with_absolute_source(config).model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    merged = type(stored).model_validate(_merge(stored.model_dump(mode="json"), given))
+    given = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    merged = validate(type(stored), _merge(stored.model_dump(mode="json"), given), str(folder))
     different = [line for line in differing_keys(merged, stored) if line.partition(":")[0] not in settled]
     if different:
         raise InputError(f"{folder}: cannot go on with another configuration: {'; '.join(different)}")
@@ -203,11 +201,17 @@ def _settled_at_the_start(config: Config) -> list[str]:
     return [*views, *(["method.imbalance"] if config.method.imbalance == AUTO else [])]
 
 
-@contextmanager
-def carried_out(loop: Loop, resume: bool, command: str, say: Say, watch: Watch | None) -> Iterator[bool]:
-    """The loop's run, in the folder that was claimed for it, from where it stands to its end.
+def carry_out(
+    loop: Loop,
+    resume: bool,
+    command: str,
+    say: Say,
+    watch: Watch | None,
+    result: Callable[[], dict[str, Any]],
+) -> None:
+    """The loop's run, in the folder that was claimed for it, from where it stands to its end and its result.
 
-    The block says what came of it. It gets False where a run that had ended and said so is resumed.
+    A run that had ended and said so keeps what it said.
     """
     folder, group = loop.folder, loop.group
     if group.leads:
@@ -220,25 +224,22 @@ def carried_out(loop: Loop, resume: bool, command: str, say: Say, watch: Watch |
     ended = loop.position.step >= loop.steps
     with Stop().listening() as stop:
         try:
-            finished = loop.fit(stop, watch if group.leads else None)
-            if not finished:
+            if not loop.fit(stop, watch if group.leads else None):
                 raise StoppedError(
                     f"stopped after step {loop.position.step:,} of {loop.steps:,}; "
                     f"to go on: {command} --resume --out {shlex.quote(str(folder))}"
                 )
-            yield not (resume and ended and _has_result(folder))
+            if group.leads and not (resume and ended and _has_result(folder)):
+                text = json.dumps(result(), indent=2) + "\n"
+                with replacing(folder / "result.json") as file:
+                    file.write(text.encode())
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             raise SLAError(
                 f"{folder}: the disk is full; the last checkpoint is whole: make room, then --resume"
             ) from None
-
-
-def write_result(folder: Path, result: dict[str, Any]) -> None:
-    """What a finished run says of itself, whole or not at all."""
-    with replacing(folder / "result.json") as file:
-        file.write((json.dumps(result, indent=2) + "\n").encode())
+        group.wait()
 
 
 def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

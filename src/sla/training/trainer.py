@@ -31,6 +31,7 @@ class Trainer(Loop):
 
     model: Classifier
     config: Config
+    step_module: nn.Module  # made by `prepare`
 
     def __init__(self, plan: Plan, folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
@@ -51,7 +52,6 @@ class Trainer(Loop):
         )
         self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.mix = parse_mix(config.mix)
-        self.step_module: nn.Module = Step(model)
 
     def batches(self, train: Dataset, start_step: int) -> TrainLoader:
         """This process's part of each batch."""
