@@ -272,6 +272,26 @@ def test_an_averaged_run_with_a_policy_is_resumed_bit_for_bit_without_the_file(t
     assert not all(torch.equal(weights[name], state[f"model.{name}"]) for name in weights)
 
 
+def test_a_frozen_backbone_stays_and_snapshots_and_a_board_are_written(tmp_path):
+    pytest.importorskip("tensorboard")
+    config = settings(run={"iterations": 4, "evaluations": 1, "snapshots": 2, "tensorboard": True})
+    frozen = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"frozen": 0.5})})
+    run = train_fewshot(frozen, tmp_path / "run", splits=SPLITS)
+    first, half, end = (
+        model.state_dict()
+        for model in (
+            FewShotTrainer(make_fewshot_plan(frozen, SPLITS), tmp_path).model,
+            *(load_model(tmp_path / "run" / "snapshots" / f"{step:08d}.safetensors") for step in (2, 4)),
+        )
+    )
+    backbone = [name for name in first if name.startswith("backbone.")]
+    assert all(torch.equal(first[name], half[name]) for name in backbone)  # its statistics too
+    assert not all(torch.equal(first[name], end[name]) for name in backbone)
+    assert not torch.equal(first["head.scale"], half["head.scale"])
+    assert all(torch.equal(run.model.state_dict()[name], end[name]) for name in end)
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
 def test_episodes_of_a_step_may_go_through_the_model_in_parts(tmp_path):
     """Four episodes at once and in two parts: the same gradients, where no batch norm mixes them."""
     gradients = []

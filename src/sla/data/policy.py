@@ -88,6 +88,11 @@ def _strengths(shear: float, shift: float, share: bool, turn: float, tone: float
 RAND: tuple[Strength, ...] = _strengths(0.3, 0.45, True, 30, 0.9, 4)
 WIDE: tuple[Strength, ...] = _strengths(0.99, 32, False, 135, 0.99, 2)
 
+
+def _degrees(table: tuple[Strength, ...]) -> float:
+    return next(row.full for row in table if row.operation == "rotate")
+
+
 Entry = tuple[str, float, float]  # operation, probability, magnitude from 0 to 1
 
 
@@ -116,8 +121,10 @@ class Policy:
     @property
     def most_degrees(self) -> float:
         """The largest angle by which an image may be turned."""
+        low, high = SCALES["Rotate"].low, SCALES["Rotate"].high
         turns = (
-            [abs(60 * m - 30) for name, p, m in sub if name == "Rotate" and p] for sub in self.sub_policies
+            [abs(low + (high - low) * m) for name, p, m in sub if name == "Rotate" and p]
+            for sub in self.sub_policies
         )
         return max((sum(turn) for turn in turns), default=0.0)
 
@@ -155,7 +162,7 @@ class RandAugment:
     @property
     def most_degrees(self) -> float:
         """The largest angle by which an image may be turned."""
-        return self.count * 30 * self.magnitude / 10
+        return self.count * _degrees(RAND) * self.magnitude / 10
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
@@ -171,7 +178,11 @@ class TrivialAugment:
     """One operation for each image at a strength of its own: TrivialAugment (Wide)."""
 
     stage: ClassVar[str] = "policy"
-    most_degrees: ClassVar[float] = 135.0
+
+    @property
+    def most_degrees(self) -> float:
+        """The largest angle by which an image may be turned."""
+        return _degrees(WIDE)
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
