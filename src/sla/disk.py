@@ -55,7 +55,9 @@ def check_space(folder: Path, need: int, what: str, error: type[SLAError] = Inpu
     """Refuse, by this kind of error, what needs more bytes than are free on the disk of a folder."""
     free = shutil.disk_usage(folder).free
     if need > free:
-        raise error(f"{shown(folder)}: {what} needs {need / 1e9:.1f} GB and {free / 1e9:.1f} GB are free")
+        unit, name = (1e9, "GB") if need >= 1e8 else (1e6, "MB")
+        sizes = f"{need / unit:.1f} {name} and {free / unit:.1f} {name} are free"
+        raise error(f"{shown(folder)}: {what} needs {sizes}")
 
 
 def reason(error: OSError) -> str:

@@ -62,7 +62,9 @@ def test_other_data_is_tested_whole_and_a_runs_own_only_in_classes_it_was_not_sh
     other = shutil.copytree(photos, tmp_path / "other")
     words = ["evaluate", runs / "plain", "--shot", 1, "--episodes", 2, "--query", 4, "--json", "--data"]
     assert json.loads(sla(*words, other))["classes"] == 9
-    assert json.loads(sla(*words, photos))["classes"] == 3
+    (tmp_path / "link").symlink_to(photos)
+    for same in (photos, photos / ".." / "photos", tmp_path / "link"):
+        assert json.loads(sla(*words, same))["classes"] == 3
 
 
 def test_two_runs_that_cannot_be_paired_are_refused_before_anything_is_measured(runs, photos, tmp_path):
@@ -72,8 +74,14 @@ def test_two_runs_that_cannot_be_paired_are_refused_before_anything_is_measured(
         (folder / "config.yaml").write_text(config)
     with pytest.raises(InputError, match="these runs were set to 4 and 3: say --query"):
         sla("evaluate", runs / "plain", copies[0])
-    with pytest.raises(InputError, match="are tested on different classes"):
+    with pytest.raises(InputError, match="are tested on different images"):
         sla("evaluate", runs / "plain", copies[1])
+    elsewhere = shutil.copytree(runs / "plain", tmp_path / "elsewhere")  # other pictures, the same names
+    other = shutil.copytree(photos, tmp_path / "photos")
+    config = (elsewhere / "config.yaml").read_text().replace(f"source: {photos}", f"source: {other}")
+    (elsewhere / "config.yaml").write_text(config)
+    with pytest.raises(InputError, match="are tested on different images"):
+        sla("evaluate", runs / "plain", elsewhere)
     with pytest.raises(InputError, match="learnt from different classes of it"):
         sla("evaluate", runs / "plain", copies[1], "--data", photos)
     with pytest.raises(InputError, match="--method and --views are for pretrained backbones"):

@@ -16,7 +16,7 @@ from torch import nn
 from sla.data.episodes import Episodes
 from sla.data.loader import EpisodeLoader
 from sla.data.store import ArrayImages, Dataset, Splits
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError, SLAError, SLAWarning
 from sla.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
 from sla.fewshot.heads import create_head
@@ -331,6 +331,25 @@ def test_runs_of_the_other_kind_are_named(whole, tmp_path):
     (tmp_path / "config.yaml").write_text("data: {source: digits}\n")
     with pytest.raises(InputError, match="not a few-shot run"):
         train_fewshot(FewShotConfig(), tmp_path, resume=True, splits=SPLITS)
+
+
+def test_a_run_goes_on_without_the_weights_that_it_began_with(whole, tmp_path, monkeypatch):
+    first = shutil.copytree(whole.folder, tmp_path / "first")
+    monkeypatch.chdir(tmp_path)
+    config = settings(model__weights="first", model__options={"width": 16})
+    with pytest.raises(StoppedError):
+        train_fewshot(config, tmp_path / "on", splits=SPLITS, watch=StopAt(3))
+    once = train_fewshot(config, tmp_path / "once", splits=SPLITS)
+    shutil.rmtree(first)
+    on = train_fewshot(FewShotConfig(), tmp_path / "on", resume=True, splits=SPLITS)
+    for name, value in once.model.state_dict().items():
+        assert torch.equal(on.model.state_dict()[name], value), name
+
+
+def test_training_that_went_astray_is_one_line(tmp_path):
+    config = settings(method__name="svm", optimizer={"learning_rate": 1e5})
+    with pytest.raises(SLAError, match="a lower learning rate may help"):
+        train_fewshot(config, tmp_path / "run", splits=SPLITS)
 
 
 def test_milestones_need_their_factors():

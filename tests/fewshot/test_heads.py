@@ -128,6 +128,12 @@ def test_svm_gradient_is_that_of_finite_differences():
     assert torch.autograd.gradcheck(lambda x: solve_svm(x @ x.mT, labels, 0.1, 30), point, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [0, -5, float("inf"), float("nan"), "a"])
+def test_a_scale_is_a_number_above_0(scale):
+    with pytest.raises(InputError, match=r"scale of logits must be above 0|its options are numbers"):
+        create_head("ridge", scale=scale)
+
+
 @pytest.mark.parametrize(
     "options", [{"iterations": 2.5}, {"c": float("nan")}, {"c": 0}, {"test_iterations": 0}]
 )

@@ -74,6 +74,8 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
     _check_options(name, factory, options)
     try:
         return factory(name, **options)
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
         if not options:
             raise
@@ -93,6 +95,10 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in options:
+        if option == "pretrained" and option not in known and not takes_any:
+            raise InputError(
+                f"backbone {name!r}: no weights are published with it here; efficientnet_lite0 has"
+            )
         if option not in known and not takes_any:
             raise InputError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
     channels = options.get("in_channels", 3)

@@ -101,7 +101,7 @@ def evaluate(
     from sla.errors import InputError
     from sla.fewshot.evaluate import episode_interval, paired_interval
     from sla.fewshot.run import evaluate_episodes, open_tested, other_test_set
-    from sla.training.gaps import put
+    from sla.training.gaps import put, same_source
 
     if len(runs) > 2:
         raise InputError(f"one run, or two to compare, not {len(runs)}")
@@ -126,9 +126,10 @@ def evaluate(
                 tests.append(other_test_set(tested, data, opened, display.reading))
             else:
                 tests.append(tested.test_set(display.reading))
-        if len({(test.classes, len(test)) for test in tests}) > 1:
+        alike = data or same_source(*(tested.config.data.source for tested in (opened[0], opened[-1])))
+        if not alike or len({(test.classes, len(test)) for test in tests}) > 1:
             raise InputError(
-                f"{runs[0]} and {runs[1]} are tested on different classes: say with --data on which"
+                f"{runs[0]} and {runs[1]} are tested on different images: say with --data on which"
             )
         found = [
             (
@@ -176,7 +177,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     from sla.errors import InputError
 
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {text!r}") from None
 

@@ -65,7 +65,7 @@ class EpisodeConfig(Part):
     way: int = Field(5, ge=2, description="classes of an episode")
     shot: int = Field(5, ge=1, description="support images of each class, in training")
     query: int = Field(6, ge=1, description="query images of each class, in training")
-    per_step: int | None = Field(None, ge=1, description="episodes of a step; 8, on a CPU 4")
+    per_step: int | None = Field(None, ge=1, le=4096, description="episodes of a step; 8, on a CPU 4")
     test_query: int = Field(15, ge=1, description="query images of each class, in validation and test")
     val_shot: int | None = Field(
         None, ge=1, description="support images in validation; 5, or the shot if smaller"

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sla.errors import InputError
+from sla.errors import InputError, SLAError
 
 
 class Head(nn.Module):
@@ -15,6 +15,8 @@ class Head(nn.Module):
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
+        if not 0 < scale < float("inf"):
+            raise InputError(f"the scale of logits must be above 0, not {scale:g}")
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def adapt(self, support: Tensor, targets: Tensor, way: int) -> Tensor:
@@ -28,7 +30,13 @@ class Head(nn.Module):
     def forward(self, support: Tensor, targets: Tensor, query: Tensor, way: int) -> Tensor:
         """Support (E, S, D), targets (E, S) and query (E, Q, D) -> logits (E, Q, way)."""
         check_episodes(support, targets, query, way)
-        return self.score(self.adapt(support, targets, way), query)
+        try:
+            return self.score(self.adapt(support, targets, way), query)
+        except torch.linalg.LinAlgError:
+            raise SLAError(
+                f"{type(self).__name__} has no solution for these features: where training went astray, a "
+                "lower learning rate may help"
+            ) from None
 
 
 def one_hot(targets: Tensor, way: int, like: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from sla.training.gaps import (
     native_size,
     put,
     warn_of_contradictions,
-    with_absolute_source,
+    with_absolute_paths,
     with_policies,
 )
 from sla.views import parse_views
@@ -45,7 +45,7 @@ def make_fewshot_plan(
     if not config.data.source and splits is None:
         raise InputError("no data given: cifar-fs, fc100, mini-imagenet, or a folder of images")
     reasons: list[str] = []
-    config = choose_device(config if splits is not None else with_absolute_source(config))
+    config = choose_device(config if splits is not None else with_absolute_paths(config))
     native = max(splits.train.images.shape[1:]) if splits is not None else native_size(config.data.source)
     config = _choose_model(config, native, reasons)
     splits = splits or load_splits(config, progress)

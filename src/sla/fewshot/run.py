@@ -10,13 +10,13 @@ import torch
 from sla.data.class_splits import load_class_splits
 from sla.data.episodes import Episodes
 from sla.data.store import Dataset
-from sla.errors import InputError
+from sla.errors import InputError, MissingExtraError
 from sla.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.fewshot.evaluate import embed, episode_accuracies
 from sla.fewshot.model import FewShotModel, build_model, load_model
 from sla.fewshot.plan import load_splits
 from sla.training.build import make_eval_pipeline
-from sla.training.gaps import check_device
+from sla.training.gaps import check_device, same_source
 from sla.training.run import open_run, read_result
 
 
@@ -107,7 +107,12 @@ def open_tested(
         return FewShotRun(name, which, device)
     if "/" in name or "\\" in name:
         raise InputError(f"{name}: no such run")
-    return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS, device)
+    try:
+        return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS, device)
+    except MissingExtraError:
+        raise
+    except InputError as error:
+        raise InputError(f"{name}: not the folder of a run; as a pretrained backbone: {error}") from None
 
 
 def evaluate_episodes(
@@ -146,8 +151,8 @@ def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: 
 
     Of data that runs of `seen` learnt from, the classes that they were not shown.
     """
-    own, names = tested.config.data, (data, str(Path(data).expanduser().absolute()))
-    learnt = [one.config for one in seen if one.config.data.source in names]
+    own = tested.config.data
+    learnt = [one.config for one in seen if same_source(one.config.data.source, data)]
     parts = {(config.episodes.way, config.data.split_seed) for config in learnt}
     if len(parts) > 1:
         raise InputError(f"{data}: these runs learnt from different classes of it: name data new to both")

@@ -13,7 +13,7 @@ from sla.fewshot.plan import make_fewshot_plan
 from sla.fewshot.run import FewShotRun, evaluate_episodes
 from sla.fewshot.trainer import FewShotTrainer
 from sla.training.checkpoint import find_checkpoint
-from sla.training.gaps import with_absolute_source
+from sla.training.gaps import with_absolute_paths
 from sla.training.loop import Say, Watch
 from sla.training.result import describe_cost, describe_origin
 from sla.training.run import read_run_config
@@ -41,7 +41,7 @@ def train_fewshot(
         claim(folder, resume, stack)
         if resume:
             stored = make_fewshot_config(read_run_config(folder, few_shot=True), f"{folder}/config.yaml")
-            given = config if splits is not None else with_absolute_source(config)
+            given = config if splits is not None else with_absolute_paths(config)
             refuse_differences(stored, given, folder)
             config = stored
         plan = make_fewshot_plan(config, splits, progress)

@@ -15,7 +15,7 @@ from sla.fewshot.model import FewShotModel, build_model, load_model, save_model
 from sla.fewshot.plan import FewShotPlan
 from sla.training.build import build_pipelines, describe_preprocessing, load_backbone
 from sla.training.distributed import Group
-from sla.training.loop import Loop
+from sla.training.loop import Loop, is_new
 
 
 class FewShotTrainer(Loop):
@@ -28,7 +28,7 @@ class FewShotTrainer(Loop):
         config, part, self.plan = plan.config, plan.config.episodes, plan
         assert part.per_step is not None
         self.per_step = part.per_step
-        model = build_first_model(plan)
+        model = build_first_model(plan, first=is_new(folder))
         super().__init__(
             model,
             config,
@@ -100,8 +100,11 @@ class FewShotTrainer(Loop):
         return saved.about["classes"], saved.state_dict()
 
 
-def build_first_model(plan: FewShotPlan) -> FewShotModel:
-    """A new model, its random weights from the seed, its first weights where they are asked for."""
+def build_first_model(plan: FewShotPlan, first: bool = True) -> FewShotModel:
+    """A new model, its random weights from the seed, its first weights where they are asked for.
+
+    Not `first`: it goes on from a checkpoint, and needs none.
+    """
     config = plan.config
     about = {
         "backbone": config.model.backbone,
@@ -113,7 +116,7 @@ def build_first_model(plan: FewShotPlan) -> FewShotModel:
         "classes": list(plan.train.classes),
         "preprocessing": describe_preprocessing(config),
     }
-    weights = config.model.weights or "none"
+    weights = (config.model.weights or "none") if first else "none"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         model = build_model(about, pretrained=weights == "pretrained")

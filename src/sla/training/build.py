@@ -37,12 +37,18 @@ def build_method(config: Config, counts: Sequence[int] | np.ndarray | None = Non
 
 
 def build_model(
-    config: Config, classes: tuple[str, ...], counts: Sequence[int] | np.ndarray | None = None
+    config: Config,
+    classes: tuple[str, ...],
+    counts: Sequence[int] | np.ndarray | None = None,
+    first: bool = True,
 ) -> Classifier:
-    """A new classifier, its random weights from the seed, its first weights where they are asked for."""
+    """A new classifier, its random weights from the seed, its first weights where they are asked for.
+
+    Not `first`: it goes on from a checkpoint, and needs none.
+    """
     assert config.model.backbone is not None
     options: dict[str, Any] = dict(config.model.options)
-    weights = config.model.weights or "none"
+    weights = (config.model.weights or "none") if first else "none"
     if weights == "pretrained":
         options["pretrained"] = True
     with torch.random.fork_rng(devices=[]):

@@ -37,12 +37,21 @@ def put(config: Tree, part: str, **values: Any) -> Tree:
     return config.model_copy(update={part: getattr(config, part).model_copy(update=values)})
 
 
-def with_absolute_source(config: Tree) -> Tree:
-    """The configuration with a folder's whole path, so that it means the same from anywhere."""
-    path = Path(config.data.source).expanduser()
-    if not config.data.source or config.data.source in CATALOGUE or not path.exists():
-        return config  # loading it says what is wrong
-    return put(config, "data", source=str(path.absolute()))
+def with_absolute_paths(config: Tree) -> Tree:
+    """The configuration with whole paths of data and weights, so that it means the same from anywhere."""
+    source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
+    if config.data.source and config.data.source not in CATALOGUE and source.exists():
+        config = put(config, "data", source=str(source.absolute()))
+    if config.model.weights not in (None, "none", "pretrained") and weights.exists():
+        config = put(config, "model", weights=str(weights.absolute()))
+    return config  # of what does not exist, loading says what is wrong
+
+
+def same_source(one: str, other: str) -> bool:
+    """Whether two names of data mean the same, whatever way a path takes."""
+    if one == other or one in CATALOGUE or other in CATALOGUE:
+        return one == other
+    return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def with_policies(config: Tree) -> Tree:

@@ -265,6 +265,11 @@ class Loop(ABC):
         return self.average.applied(self.model) if self.average is not None else nullcontext()
 
 
+def is_new(folder: Path) -> bool:
+    """Whether a run in this folder begins: there is no checkpoint to go on from."""
+    return find_checkpoint(folder / "checkpoint", "last") is None
+
+
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
 

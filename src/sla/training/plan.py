@@ -26,7 +26,7 @@ from sla.training.gaps import (
     native_size,
     put,
     warn_of_contradictions,
-    with_absolute_source,
+    with_absolute_paths,
     with_policies,
 )
 from sla.training.imbalance import choose_imbalance
@@ -60,7 +60,7 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
-    config = config if splits is not None else with_absolute_source(config)
+    config = config if splits is not None else with_absolute_paths(config)
     if splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = fill(config, "data", stored_size=native)

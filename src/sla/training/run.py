@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
+# By checkpoint: its step, and by split and inference (a few-shot run: by shot and inference) the scores.
+Scores = dict[str, float | None]
+ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
 HELD_OUT = "held-out images"
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
@@ -212,6 +215,7 @@ def read_result(folder: Path) -> dict[str, Any]:
         if not isinstance(result, dict):
             raise ValueError
         TEMPERATURES.validate_python(result.get("temperatures", {}))
+        ACCURACIES.validate_python(result.get("accuracies"))
     except (ValueError, ValidationError, RecursionError):
         raise InputError(
             f"{shown(path)}: damaged; going on with the run (--resume --out {shown(folder)}) writes it again"

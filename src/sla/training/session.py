@@ -27,7 +27,7 @@ from sla.training.config import (
 )
 from sla.training.distributed import Group, join_group, leave_group
 from sla.training.findings import describe_data
-from sla.training.gaps import Tree, with_absolute_source
+from sla.training.gaps import Tree, with_absolute_paths
 from sla.training.loop import Loop, Say, Watch
 from sla.training.plan import AUTO, Plan, make_plan, with_views
 from sla.training.probe import fitting
@@ -71,7 +71,7 @@ def train(
         if resume:
             tree = read_run_config(folder) if group.leads else None
             stored = make_config(group.share(tree), f"{folder}/config.yaml")
-            given = config if splits is not None else with_absolute_source(config)
+            given = config if splits is not None else with_absolute_paths(config)
             refuse_differences(stored, given, folder, _settled_at_the_start(config))
             config = stored
         plan = _prepare(config, splits, group, say, progress, fresh=not resume)

@@ -1,6 +1,8 @@
 """Being asked to stop: Ctrl-C and SIGTERM let the step end first."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -33,3 +35,6 @@ class Stop:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
+        if int(os.environ.get("RANK", "0")) == 0:
+            again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
+            print(f"\nsla: stopping as soon as nothing is lost by it{again}", file=sys.stderr)

@@ -19,7 +19,7 @@ from sla.training.build import build_model, build_pipelines, choose_views, descr
 from sla.training.config import Config
 from sla.training.distributed import Group
 from sla.training.evaluation import accuracies
-from sla.training.loop import Loop
+from sla.training.loop import Loop, is_new
 from sla.training.plan import Plan
 from sla.training.step import Step
 
@@ -37,7 +37,7 @@ class Trainer(Loop):
         config, self.plan = plan.config, plan
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
-        model = build_model(config, plan.train.classes, plan.train.counts())
+        model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
         method = model.method
         super().__init__(
             model,
