@@ -301,7 +301,7 @@ def test_folders_that_cannot_be_used_are_refused(finished, tmp_path, monkeypatch
     import shutil
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
-    with pytest.raises(InputError, match=r"keeping checkpoints needs .* GB are free"):
+    with pytest.raises(InputError, match=r"keeping checkpoints needs .* MB are free"):
         train(make_config(TINY), tmp_path / "full")
 
 
