@@ -67,6 +67,19 @@ def test_other_data_is_tested_whole_and_a_runs_own_only_in_classes_it_was_not_sh
         assert json.loads(sla(*words, same))["classes"] == 3
 
 
+def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
+    other = shutil.copytree(photos, tmp_path / "other")
+    (other / "class3" / "0.png").unlink()
+    words = ["evaluate", runs / "plain", "--episodes", 2, "--data", other, "--shot"]
+    assert "3-way episodes, 4 queries a class, of 9 classes, 71 images" in sla(*words, "1,3")
+    with pytest.raises(InputError, match="the smallest class has 7 pictures: 7 shots leave none to ask"):
+        sla(*words, 7)
+    begun = shutil.copytree(runs / "plain", tmp_path / "begun")
+    (begun / "result.json").unlink()
+    with pytest.warns(SLAWarning, match="begun has not ended"):
+        sla("evaluate", begun, "--shot", 1, "--episodes", 2)
+
+
 def test_two_runs_that_cannot_be_paired_are_refused_before_anything_is_measured(runs, photos, tmp_path):
     copies = [shutil.copytree(runs / "plain", tmp_path / name) for name in ("queries", "split")]
     for folder, (key, value) in zip(copies, (("test_query", 3), ("split_seed", 1)), strict=True):

@@ -44,6 +44,18 @@ def test_smoke_alone_is_no_document_and_tables_are_not_overwritten(folder, tmp_p
     assert table.read_text() == before.replace(",smoke,", ",small,")
 
 
+def test_rows_and_columns_are_named_and_a_document_lies_beside_its_table(folder, tmp_path, capsys):
+    code, said = sla(capsys, "reproduce", "table6", "--list")
+    assert code == 0
+    assert "--rows\tprotonet-ag\tProtoNet + SLA+AG\t" in said
+    assert "--columns\tfc100-1\tFC100, 1-shot" in said
+    (tmp_path / "runs.csv").write_text((folder / "runs.csv").read_text().replace(",smoke,", ",small,"))
+    code, said = sla(capsys, "reproduce", "render", "--out", tmp_path)
+    assert code == 0, said
+    assert (tmp_path / "results.md").is_file()
+    assert (tmp_path / "results.html").is_file()
+
+
 def test_only_one_run_by_its_key_and_merged(folder, tmp_path, capsys):
     words = ("reproduce", "table8", "--scale", "smoke", "--seeds", 1, "--columns", "cifar10")
     code, said = sla(capsys, *words, "--print-commands", "--out", tmp_path / "else where")

@@ -1,6 +1,7 @@
 """`sla fewshot`: a few pictures of each of a few things, then the next one."""
 
 import sys
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,7 +84,9 @@ def evaluate(
     way: Annotated[
         int | None, Option(min=2, help="Classes of an episode; those of the run by default.")
     ] = None,
-    query: Annotated[int | None, Option(min=1, help="Query images of each class; as the run.")] = None,
+    query: Annotated[
+        int | None, Option(min=1, help="Query images of each class; as the run, or what is left.")
+    ] = None,
     episodes: Annotated[int | None, Option(min=2, help="How many; as the run, 1,000 by default.")] = None,
     seed: Annotated[int, Option(help="Which episodes.")] = 0,
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
@@ -98,9 +101,9 @@ def evaluate(
     import json
 
     from sla.cli.display import TrainingDisplay, print_table
-    from sla.errors import InputError
+    from sla.errors import InputError, SLAWarning
     from sla.fewshot.evaluate import episode_interval, paired_interval
-    from sla.fewshot.run import evaluate_episodes, open_tested, other_test_set
+    from sla.fewshot.run import FewShotRun, evaluate_episodes, open_tested, other_test_set
     from sla.training.gaps import put, same_source
 
     if len(runs) > 2:
@@ -115,11 +118,14 @@ def evaluate(
     own = [tested.config.episodes for tested in opened]
     shots = _agreed("--shot", shot and _numbers(shot), [part.test_shots for part in own])
     way = _agreed("--way", way, [part.way for part in own])
-    query = _agreed("--query", query, [part.test_query for part in own])
+    if not data or query is not None:
+        query = _agreed("--query", query, [part.test_query for part in own])
     episodes = _agreed("--episodes", episodes, [part.test_episodes for part in own])
     with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
         tests = []
         for tested in opened:
+            if isinstance(tested, FewShotRun) and not tested.result:
+                warnings.warn(f"{tested.name} has not ended: sla fewshot train --resume goes on", SLAWarning)
             if on_bad_image is not None:
                 tested.config = put(tested.config, "data", on_bad_image=on_bad_image)
             if data:
@@ -127,6 +133,13 @@ def evaluate(
             else:
                 tests.append(tested.test_set(display.reading))
         alike = data or same_source(*(tested.config.data.source for tested in (opened[0], opened[-1])))
+        if query is None:
+            least, asked = min(int(test.counts().min()) for test in tests), max(shots)
+            if least <= asked:
+                raise InputError(
+                    f"the smallest class has {least} pictures: {asked} shots leave none to ask; lower --shot"
+                )
+            query = min(least - asked, 15)
         if not alike or len({(test.classes, len(test)) for test in tests}) > 1:
             raise InputError(
                 f"{runs[0]} and {runs[1]} are tested on different images: say with --data on which"
@@ -169,8 +182,9 @@ def evaluate(
             json.dumps({"episodes": episodes, "way": way, "classes": tests[0].num_classes, "rows": described})
         )
         return
-    print(f"{episodes:,} {way}-way episodes of {tests[0].num_classes} classes, {len(tests[0]):,} images")
-    print_table(("", "shot", "inference", "accuracy %", "95%"), rows)
+    of = f"{tests[0].num_classes} classes, {len(tests[0]):,} images"
+    print(f"{episodes:,} {way}-way episodes, {query} queries a class, of {of}")
+    print_table(("", "shot", "inference", "accuracy %", "95% over episodes"), rows)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ def list_all(seeds: Seeds = 3) -> None:
 @app.command()
 def render(
     results: Annotated[list[Path] | None, typer.Argument(help="Tables of results; OUT/runs.csv.")] = None,
-    document: Annotated[Path, typer.Option(help="The document to write.")] = Path("docs/results.md"),
+    document: Annotated[Path | None, typer.Option(help="The document to write; OUT/results.md.")] = None,
     page: Annotated[Path | None, typer.Option(help="The page to write; OUT/results.html.")] = None,
     out: Out = OUT,
 ) -> None:
@@ -66,7 +66,7 @@ def render(
     rows = _read_all(sources)
     if not any(row.scale in SHOWN for row in rows.values()):
         raise InputError(f"no row at {' or '.join(SHOWN)} scale: smoke only shows that everything runs")
-    page = page or out / "results.html"
+    document, page = document or out / "results.md", page or out / "results.html"
     check_writable(document, ".md")
     check_writable(page, ".html")
     write(rows, document, page, sources[0].with_name("toy.png"))
@@ -131,9 +131,21 @@ def _run(
         failed = run_all(found, out, display, jobs)
     if name == "toy" and not failed:
         _draw_toy(scale, out)
-    print(f"results: {out / TABLE}; `sla reproduce render --out {out}` makes the document")
+    rendered = f"; `sla reproduce render --out {out}` makes the document" if scale != "smoke" else ""
+    print(f"results: {out / TABLE}{rendered}")
     if failed:
         raise SLAError(f"{failed} of {len(found)} failed, each for the reason above; the others are kept")
+
+
+def _list_names(name: str) -> None:
+    from sla.cli.display import print_table
+    from sla.reproduce.jobs import NOT_RUN
+    from sla.reproduce.paper import experiment
+
+    table = experiment(name)
+    rows = [("--rows", word, row.label, NOT_RUN.get(row.kind, "")) for word, row in table.rows.items()]
+    rows += [("--columns", word, column.label, "") for word, column in table.columns.items()]
+    print_table(None, rows)
 
 
 def _draw_toy(scale: str, out: Path) -> None:
@@ -234,8 +246,14 @@ def _command(name: str) -> Callable[..., None]:
             bool,
             typer.Option("--print-commands", help="A command for each run, for a cluster; runs nothing."),
         ] = False,
+        names: Annotated[
+            bool, typer.Option("--list", help="The names of its rows and columns; runs nothing.")
+        ] = False,
     ) -> None:
-        _run(name, scale, rows, columns, seeds, jobs, out, only, print_commands)
+        if names:
+            _list_names(name)
+        else:
+            _run(name, scale, rows, columns, seeds, jobs, out, only, print_commands)
 
     return reproduce
 

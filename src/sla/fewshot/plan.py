@@ -69,6 +69,10 @@ def make_fewshot_plan(
         if some is not None
     ]
     reasons.append("; ".join(said))
+    if splits.val is None:
+        reasons.append(
+            f"no validation classes (3 times the way, {3 * part.way}, would do): no best checkpoint"
+        )
     _check(config, splits)
     return FewShotPlan(config, splits.train, splits.val, splits.test, tuple(reasons))
 

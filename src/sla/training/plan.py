@@ -92,7 +92,8 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         if config.method.name == "baseline"
         else f"{config.method.name}, {config.method.views}"
     )
-    reasons.append(f"method {how}; augmentation {config.augment or 'none'}")
+    mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
+    reasons.append(f"method {how}; augmentation {config.augment or 'none'}{mixed}")
     reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
         config = _choose_views_per_step(config, reasons)
