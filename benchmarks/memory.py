@@ -20,7 +20,6 @@ ROWS = (  # images of a step, checkpointing, parts
     (4, True, 1),
     (16, True, 1),
     (16, True, 4),
-    (64, True, 16),
 )
 TABLE = Table(
     "memory", "docs/training.md", ("images", "checkpointing", "parts", "gigabytes", "seconds", "commit")
