@@ -129,8 +129,6 @@ def main():
 
 def render(rows):
     """Works down, kinds of step across: the share of a step in percent."""
-    if not rows:
-        return "It has not been measured yet."
     kinds = list(dict.fromkeys((row["step"], row["threads"]) for row in rows))
     found = {(row["work"], row["step"], row["threads"]): row for row in rows}
     heads = [f"{step}, {threads} thread{'s' if threads != '1' else ''}" for step, threads in kinds]
