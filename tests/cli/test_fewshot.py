@@ -74,6 +74,9 @@ def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
     assert "3-way episodes, 4 queries a class, of 9 classes, 71 images" in sla(*words, "1,3")
     with pytest.raises(InputError, match="the smallest class has 7 pictures: 7 shots leave none to ask"):
         sla(*words, 7)
+    for label in range(2, 9):
+        shutil.rmtree(other / f"class{label}")
+    assert "2-way episodes, 7 queries a class, of 2 classes, 16 images" in sla(*words, "1")
     begun = shutil.copytree(runs / "plain", tmp_path / "begun")
     (begun / "result.json").unlink()
     with pytest.warns(SLAWarning, match="begun has not ended"):

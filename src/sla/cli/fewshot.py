@@ -117,7 +117,7 @@ def evaluate(
     ]
     own = [tested.config.episodes for tested in opened]
     shots = _agreed("--shot", shot and _numbers(shot), [part.test_shots for part in own])
-    way = _agreed("--way", way, [part.way for part in own])
+    given_way, way = way, _agreed("--way", way, [part.way for part in own])
     if not data or query is not None:
         query = _agreed("--query", query, [part.test_query for part in own])
     episodes = _agreed("--episodes", episodes, [part.test_episodes for part in own])
@@ -133,6 +133,8 @@ def evaluate(
             else:
                 tests.append(tested.test_set(display.reading))
         alike = data or same_source(*(tested.config.data.source for tested in (opened[0], opened[-1])))
+        if given_way is None and data:
+            way = min(way, tests[0].num_classes)
         if query is None:
             least, asked = min(int(test.counts().min()) for test in tests), max(shots)
             if least <= asked:
