@@ -237,7 +237,7 @@ def test_a_full_disk_is_seen_before_it_is_full(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(InputError, match=r"the image cache needs 0\.0 GB and 0\.0 GB are free"):
+    with pytest.raises(InputError, match=r"the image cache needs 0\.0 MB and 0\.0 MB are free"):
         build_cache(files, tmp_path / "c", "x")
 
 
