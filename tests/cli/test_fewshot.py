@@ -153,6 +153,8 @@ def test_wrong_words_are_one_line(runs, photos, tmp_path):
         sla("train", photos, "--method", "sla+sd")
     with pytest.raises(InputError, match="--shot takes numbers"):
         sla("evaluate", runs / "plain", "--shot", "few")
+    with pytest.raises(InputError, match="--shot takes numbers"):
+        sla("evaluate", runs / "plain", "--shot", "")
     with pytest.raises(InputError, match="a run has its own method and views"):
         sla("predict", runs / "plain", photos, "--support", photos, "--views", "rot4")
     with pytest.raises(InputError, match="no such run"):

@@ -116,7 +116,7 @@ def evaluate(
         open_tested(name, which, *((None, None) if Path(name).is_dir() else (method, views))) for name in runs
     ]
     own = [tested.config.episodes for tested in opened]
-    shots = _agreed("--shot", shot and _numbers(shot), [part.test_shots for part in own])
+    shots = _agreed("--shot", None if shot is None else _numbers(shot), [part.test_shots for part in own])
     given_way, way = way, _agreed("--way", way, [part.way for part in own])
     if not data or query is not None:
         query = _agreed("--query", query, [part.test_query for part in own])
