@@ -19,13 +19,13 @@ from PIL import Image
 from tables import Table
 from torch import nn
 
+from sla.augment.mixing import parse_mix
+from sla.augment.pipelines import train_pipeline
 from sla.backbones import create_backbone
 from sla.backbones.torchvision_import import import_torchvision
-from sla.data.draws import Draws
-from sla.data.mixing import parse_mix
-from sla.data.recipe import train_pipeline
 from sla.errors import MissingExtraError
-from sla.training.result import find_commit
+from sla.sampling.draws import Draws
+from sla.tasks.classifier.result import find_commit
 
 BATCH, SIZE, CLASSES = 128, 32, 10
 ROWS = (  # augmentation, mixing, the largest share of a step

@@ -27,19 +27,19 @@ TABLE = Table(
 
 def episodes_of(row: str, column: str, seed: int, out: Path) -> np.ndarray:
     """Accuracy in percent of each test episode, by the run of a cell of Table 6."""
-    from sla.fewshot.run import FewShotRun, evaluate_episodes
     from sla.reproduce.jobs import cells_of
     from sla.reproduce.work import folder_of
+    from sla.tasks.fewshot.run import FewShotRun, evaluate_episodes
 
     cells = cells_of("table6", SCALE, SEEDS, [row], [column])
     job = next(cell.job for cell in cells if cell.seed == seed)
     run, shot = FewShotRun(folder_of(job, out)), int(column[-1])
-    return evaluate_episodes(run, shots=[shot])[shot][run.model.kinds[-1]]
+    return evaluate_episodes(run, shots=[shot])[shot][run.model.inferences[-1]]
 
 
 def measure(method: str, column: str, out: Path, commit: str | None) -> list[dict[str, object]]:
     """A row for each seed, and one for all: there the differences of an episode are averaged over seeds."""
-    from sla.fewshot.evaluate import paired_interval
+    from sla.tasks.fewshot.evaluate import paired_interval
 
     pairs = {
         str(seed): [episodes_of(row, column, seed, out) for row in (method, METHODS[method])]
@@ -56,7 +56,7 @@ def measure(method: str, column: str, out: Path, commit: str | None) -> list[dic
 
 
 def main() -> None:
-    from sla.training.result import find_commit
+    from sla.tasks.classifier.result import find_commit
 
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)

@@ -14,10 +14,10 @@ import time
 import torch
 from tables import Table
 
-from sla.fewshot.heads import HEADS, create_head
-from sla.fewshot.loss import smoothed_cross_entropy
 from sla.labels import join_labels
-from sla.training.result import find_commit
+from sla.tasks.classifier.result import find_commit
+from sla.tasks.fewshot.heads import HEADS, create_head
+from sla.tasks.fewshot.loss import smoothed_cross_entropy
 
 EPISODES, WAY, SHOT, QUERY, WIDTH, TARGET = 8, 5, 5, 6, 64, 3.0
 TABLE = Table(

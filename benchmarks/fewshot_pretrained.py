@@ -29,8 +29,8 @@ TABLE = Table(
 
 def load_val(data: str, size: int) -> Any:
     """Up to IMAGES images of each validation class."""
-    from sla.data.class_splits import load_class_splits
-    from sla.data.protocols import selection_set
+    from sla.datasets.class_splits import load_class_splits
+    from sla.sampling.protocols import selection_set
 
     val = load_class_splits(data, WAY, size=size, progress=say_progress).val
     if val is None:
@@ -44,12 +44,12 @@ def say_progress(what: str, done: int, total: int) -> None:
 
 def measure(data: str) -> list[dict[str, object]]:
     """A row for each head, views and shot."""
-    from sla.data.episodes import Episodes
-    from sla.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
-    from sla.fewshot.heads import HEADS
-    from sla.fewshot.run import Pretrained
-    from sla.training.build import make_eval_pipeline
-    from sla.training.result import find_commit
+    from sla.sampling.episodes import Episodes
+    from sla.tasks.classifier.build import make_eval_pipeline
+    from sla.tasks.classifier.result import find_commit
+    from sla.tasks.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
+    from sla.tasks.fewshot.heads import HEADS
+    from sla.tasks.fewshot.run import Pretrained
 
     commit, whole = find_commit(), Pretrained(BACKBONE, "ridge", "rot4").model
     val = load_val(data, whole.about["preprocessing"]["stored_size"])
@@ -62,7 +62,7 @@ def measure(data: str) -> list[dict[str, object]]:
         by_kind = episode_accuracies(
             model, embedded[:, VIEWS[views]], Episodes(val, WAY, shot, QUERY), EPISODES
         )
-        found[head, views, shot] = by_kind[model.kinds[-1]]  # what `sla fewshot predict` answers by
+        found[head, views, shot] = by_kind[model.inferences[-1]]  # what `sla fewshot predict` answers by
         print(head, views, shot, f"{found[head, views, shot].mean():.2f}%", flush=True)
     rows = []
     for key, accuracies in found.items():

@@ -21,7 +21,7 @@ WAYS = {  # name: method, views a step, epochs; views x epochs = 40, but for the
     "sla+sd-4": ("sla+sd", 4, 10),
     "default": ("sla+sd", 2, 40),
 }
-SCORES = [f"{split}_{how}" for split in ("val", "test") for how in KINDS]
+SCORES = [f"{split}_{inference}" for split in ("val", "test") for inference in KINDS]
 WAY = ("method", "views_per_step", "epochs")
 TABLE = Table(
     "finetune_views",
@@ -36,8 +36,8 @@ def row_of(folder: Path, method: str, views: int, epochs: int) -> dict[str, obje
     row |= {"seed": result["seed"], "commit": result["commit"]}
     row |= {name: result["cost"][name] for name in ("images_seen", "training_flop", "seconds")}
     for split in ("val", "test"):
-        for how, scores in result["accuracies"]["last"][split].items():
-            row[f"{split}_{how}"] = f"{scores['top1']:.2f}"
+        for inference, scores in result["accuracies"]["last"][split].items():
+            row[f"{split}_{inference}"] = f"{scores['top1']:.2f}"
     return row
 
 

@@ -33,7 +33,12 @@ KINDS = ("single", "aggregated", "distilled")
 TABLE = Table(
     "imbalance_choices",
     "docs/imbalance.md",
-    ("arm", "seed", *(f"{what}_{how}" for what in ("balanced", "few") for how in KINDS), "seconds"),
+    (
+        "arm",
+        "seed",
+        *(f"{what}_{inference}" for what in ("balanced", "few") for inference in KINDS),
+        "seconds",
+    ),
 )
 CHOICES = [  # what was chosen, and the other way
     ("student's head with LDAM-DRW: cosine, not linear", "ldam-drw", "ldam-drw, linear student"),
@@ -91,9 +96,9 @@ def run_arm(arm: str, seed: int, train: Any, val: Any) -> dict[str, object]:
     import torch
 
     import sla
-    from sla.data.loader import TrainLoader
-    from sla.data.recipe import eval_pipeline, train_pipeline
-    from sla.training.evaluation import infer
+    from sla.augment.pipelines import eval_pipeline, train_pipeline
+    from sla.sampling.loader import TrainLoader
+    from sla.tasks.classifier.evaluation import infer
 
     start = time.process_time()
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
@@ -116,18 +121,18 @@ def run_arm(arm: str, seed: int, train: Any, val: Any) -> dict[str, object]:
     outputs = infer(model, val, look)
     row: dict[str, object] = {"arm": arm, "seed": seed, "seconds": round(time.process_time() - start)}
     few = torch.as_tensor(counts) < 20
-    for how, logits in outputs.logits.items():
+    for inference, logits in outputs.logits.items():
         right = (logits.argmax(1) == outputs.targets).double()
         recalls = torch.stack([right[outputs.targets == c].mean() for c in range(val.num_classes)])
-        row[f"balanced_{how}"] = f"{100 * recalls.mean():.2f}"
-        row[f"few_{how}"] = f"{100 * recalls[few].mean():.2f}"
+        row[f"balanced_{inference}"] = f"{100 * recalls.mean():.2f}"
+        row[f"few_{inference}"] = f"{100 * recalls[few].mean():.2f}"
     return row
 
 
 def load_data() -> tuple[Any, Any]:
     """The long tail and the images to judge on, at half the size."""
-    from sla.data.datasets import load
-    from sla.data.protocols import long_tailed, selection_set
+    from sla.datasets.load import load
+    from sla.sampling.protocols import long_tailed, selection_set
 
     train, left_out = long_tailed(load("cifar10").train, RATIO, N_MAX)
     return _smaller(train), _smaller(selection_set(left_out, PER_CLASS))
@@ -136,7 +141,7 @@ def load_data() -> tuple[Any, Any]:
 def _smaller(dataset: Any) -> Any:
     import torch.nn.functional as F
 
-    from sla.data.store import ArrayImages, Dataset
+    from sla.images.store import ArrayImages, Dataset
 
     pixels = dataset.read(range(len(dataset))).images.float()
     pixels = F.avg_pool2d(pixels, pixels.shape[-1] // SIZE).round().byte()
@@ -155,7 +160,7 @@ def render(rows: list[dict[str, str]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for arm in ARMS:
-        cells = [f"{interval(values(arm, f'balanced_{how}')).mean:.1f}" for how in KINDS]
+        cells = [f"{interval(values(arm, f'balanced_{inference}')).mean:.1f}" for inference in KINDS]
         cells.append(f"{interval(values(arm, 'few_distilled')).mean:.1f}")
         gain = paired(values(arm, "balanced_distilled"), values("none", "balanced_distilled"))
         cells.append("" if arm == "none" else with_ends(gain))
@@ -163,8 +168,8 @@ def render(rows: list[dict[str, str]]) -> str:
     lines += ["", "| chosen | distilled | aggregated |", "|---|---|---|"]
     for words, chosen, other in CHOICES:
         gains = [
-            with_ends(paired(values(chosen, f"balanced_{how}"), values(other, f"balanced_{how}")))
-            for how in ("distilled", "aggregated")
+            with_ends(paired(values(chosen, f"balanced_{inference}"), values(other, f"balanced_{inference}")))
+            for inference in ("distilled", "aggregated")
         ]
         lines.append(f"| {words} | {' | '.join(gains)} |")
     return "\n".join(lines)

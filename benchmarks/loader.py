@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
+from sla.augment.ops import ColorJitter, Flip, Normalize, Pipeline, RandomCrop, RandomResizedCrop
 from sla.backbones import create_backbone
-from sla.data.augment import ColorJitter, Flip, Normalize, Pipeline, RandomCrop, RandomResizedCrop
-from sla.data.folder import load_folder
-from sla.data.loader import TrainLoader
+from sla.datasets.folder import load_folder
+from sla.sampling.loader import TrainLoader
 
 BATCH, IMAGES, CLASSES, TARGET = 128, 1024, 4, 0.05
 NORMALIZE = Normalize((0.5,) * 3, (0.5,) * 3)

@@ -34,7 +34,7 @@ TABLE = Table(
 
 def run_arm(augment: str, seed: int, splits: Any) -> dict[str, object]:
     """Train one arm on one seed; its row. Training images are judged without augmentation."""
-    from sla.training.session import fit
+    from sla.session import fit
 
     settings = {"data__per_class": PER_CLASS, "data__hold_out": 0.1, "data__hold_out_seed": 0}
     settings |= {"model__backbone": "resnet8", "method__name": "baseline", "augment": augment}
@@ -83,8 +83,8 @@ def main() -> None:
     """Run the rows that are missing, seed by seed, and append each at once."""
     from dataclasses import replace
 
-    from sla.data.datasets import load
-    from sla.training.result import find_commit
+    from sla.datasets.load import load
+    from sla.tasks.classifier.result import find_commit
 
     commit = find_commit()  # of the code that runs, before results change the tree
     splits = replace(load("cifar10"), test=None)

@@ -36,8 +36,8 @@ TABLE = Table(
 
 
 def train(out: Path, seeds: range) -> list[dict[str, object]]:
-    from sla.training.run import Run
-    from sla.training.session import fit
+    from sla.session import fit
+    from sla.tasks.classifier.run import Run
 
     rows = []
     for seed in seeds:
@@ -49,7 +49,9 @@ def train(out: Path, seeds: range) -> list[dict[str, object]]:
                 fit("cifar10", folder, resume=going_on, say=print, **settings)
             result = Run(folder).result
             row = {"method": method, "seed": seed, "commit": result["commit"]}
-            row |= {how: f"{s['top1']:.2f}" for how, s in result["accuracies"]["last"]["test"].items()}
+            row |= {
+                inference: f"{s['top1']:.2f}" for inference, s in result["accuracies"]["last"]["test"].items()
+            }
             row |= {name: result["cost"][name] for name in ("training_flop", "seconds")}
             print(json.dumps(row), flush=True)
             rows.append(row)
@@ -61,8 +63,8 @@ def render(rows: list[dict[str, str]]) -> str:
     seeds = sorted({row["seed"] for row in rows})
     lines = ["| | passes an image | test accuracy | to the plain classifier |", "|---|---|---|---|"]
     base = {row["seed"]: float(row["single"]) for row in rows if row["method"] == "baseline"}
-    for (method, how), (name, passes) in ROWS.items():
-        found = {row["seed"]: float(row[how]) for row in rows if row["method"] == method}
+    for (method, inference), (name, passes) in ROWS.items():
+        found = {row["seed"]: float(row[inference]) for row in rows if row["method"] == method}
         gain = "" if method == "baseline" else f"{fmean(found[s] - base[s] for s in seeds):+.1f}"
         lines.append(f"| {name} | {passes} | {fmean(found.values()):.1f}% | {gain} |")
     spent = {
@@ -87,7 +89,7 @@ def draw_views(path: Path) -> None:
     from matplotlib.figure import Figure
 
     import sla
-    from sla.data.datasets import load
+    from sla.datasets.load import load
 
     train = load("cifar10").train
     chosen = [int((train.targets == label).nonzero()[0][3]) for label in (1, 3, 7)]
@@ -114,9 +116,9 @@ def draw_curves(out: Path, path: Path) -> None:
     for method, kinds in (("baseline", ["single"]), ("sla+sd", ["aggregated", "distilled"])):
         with open(out / f"{method}-0" / "metrics.csv", newline="") as file:
             rows = list(csv.DictReader(file))
-        for how in kinds:
-            points = [(int(r["step"]), float(r[f"val_{how}"])) for r in rows if r[f"val_{how}"]]
-            axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=ROWS[method, how][0])
+        for inference in kinds:
+            points = [(int(r["step"]), float(r[f"val_{inference}"])) for r in rows if r[f"val_{inference}"]]
+            axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=ROWS[method, inference][0])
     axis.set(xlabel="step", ylabel="held-out accuracy, %")
     axis.grid(alpha=0.3)
     axis.legend()

@@ -26,7 +26,7 @@ def textures(count: int = 2400, size: int = 32, seed: int = 0):
     White noise is filtered by a function of the length of its frequency alone, on a torus: no direction and
     no place differs from another.
     """
-    from sla.data.store import ArrayImages, Dataset
+    from sla.images.store import ArrayImages, Dataset
 
     draws, targets = np.random.default_rng(seed), np.arange(count) % 4
     along = np.fft.fftfreq(size)
@@ -42,13 +42,13 @@ def textures(count: int = 2400, size: int = 32, seed: int = 0):
 
 
 def measure(name: str, source: str) -> list[dict[str, object]]:
-    from sla.data.protocols import hold_out
-    from sla.training.probe import CANDIDATES, fitting, look_at_views, probe_views
+    from sla.sampling.protocols import hold_out
+    from sla.tasks.classifier.view_probe import CANDIDATES, fitting, probe_data, probe_views
 
     if name == "textures":
         found = probe_views(*hold_out(textures(), 0.25), fitting(CANDIDATES, 3))
     else:
-        found = look_at_views(source)
+        found = probe_data(source)
     rows = []
     for one in found:
         row = {"data": name, "views": one.views.text, "num_views": len(one.views), "images": one.images}
@@ -71,7 +71,7 @@ def render(rows: list[dict[str, str]]) -> str:
 
 
 def main(*named: str) -> None:
-    from sla.data.datasets import find
+    from sla.datasets.load import find
 
     kept: dict[str, list] = {}
     for row in TABLE.read():

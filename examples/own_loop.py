@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from sla import JointHead, PlainHead, Rotation, aggregate_views, distillation_loss, expand_views, sla_loss
-from sla.data.datasets import load
-from sla.data.protocols import limited
+from sla.datasets.load import load
+from sla.sampling.protocols import limited
 
 torch.manual_seed(0)
 digits = load("digits")
@@ -55,5 +55,5 @@ with torch.inference_mode():
         "aggregated": aggregate_views(joint(backbone(expand_views(images, views))), len(views)),
         "distilled": student(features),
     }
-for how, scores in answers.items():
-    print(f"{how}: {100 * (scores.argmax(1) == targets).double().mean():.1f}%")
+for inference, scores in answers.items():
+    print(f"{inference}: {100 * (scores.argmax(1) == targets).double().mean():.1f}%")

@@ -47,9 +47,9 @@ class Model:
         return [(self.classes[number], float(probabilities[0, number])) for number in best]
 
 
-def prepare(picture: np.ndarray, how: dict) -> np.ndarray:
+def prepare(picture: np.ndarray, preparation: dict) -> np.ndarray:
     """uint8 (H, W, 3) -> float32 (C, S, S), by the model's metadata."""
-    stored, size, crop = how["squeeze"]["size"], how["resolution"], how["crop"]
+    stored, size, crop = preparation["squeeze"]["size"], preparation["resolution"], preparation["crop"]
     height, width = picture.shape[:2]
     rows, columns = weights(0, 1, height, stored, cubic), weights(0, 1, width, stored, cubic)
     pixels = picture.transpose(2, 0, 1)
@@ -57,7 +57,7 @@ def prepare(picture: np.ndarray, how: dict) -> np.ndarray:
         pixels = to_levels(to_levels(rows @ pixels) @ columns.T)
     else:
         pixels = to_levels(rows @ to_levels(pixels @ columns.T))
-    if how["channels"] == "grey":
+    if preparation["channels"] == "grey":
         pixels = np.einsum("chw,c->hw", pixels, (0.299, 0.587, 0.114)).round()[None]
     if crop["rule"] == "center_window":
         edge = max(size - stored, 0)
@@ -70,7 +70,7 @@ def prepare(picture: np.ndarray, how: dict) -> np.ndarray:
         rows = weights((1 - high) / 2, high, stored, size, linear)
         columns = weights((1 - wide) / 2, wide, stored, size, linear)
         pixels = to_levels(rows @ pixels @ columns.T)
-    mean, std = (np.array(how[name])[:, None, None] for name in ("mean", "std"))
+    mean, std = (np.array(preparation[name])[:, None, None] for name in ("mean", "std"))
     return ((pixels / 255 - mean) / std).astype(np.float32)
 
 

@@ -66,8 +66,8 @@ def test_every_method_learns_in_a_plain_loop_and_predicts(method, batch):
     assert all(p.grad is not None for p in model.parameters())
     assert history[-1] < history[0] / 2
     model.eval()
-    for how in method.kinds:
-        labels, probabilities = model.predict(images, how)
+    for inference in method.inferences:
+        labels, probabilities = model.predict(images, inference)
         assert labels.tolist() == targets.tolist()
         torch.testing.assert_close(probabilities.sum(-1), torch.ones(3))
     assert losses["output"].shape == (3, 5)
@@ -186,10 +186,10 @@ def test_growing_keeps_the_old_classes_in_every_kind_of_inference(batch):
     images, _ = batch
     for method in METHODS.values():
         model = tiny(method)
-        before = {how: model.logits(images, how).detach() for how in method.kinds}
+        before = {inference: model.logits(images, inference).detach() for inference in method.inferences}
         model.grow(3)
-        for how, logits in before.items():
-            after = model.logits(images, how)
+        for inference, logits in before.items():
+            after = model.logits(images, inference)
             assert after.shape == (3, 8)
             torch.testing.assert_close(after[:, :5], logits)
         assert model.losses(images, torch.tensor([7, 0, 6]))["loss"].isfinite()
@@ -260,7 +260,7 @@ def test_class_weights_move_with_the_model_and_stay_out_of_its_state(batch):
         (lambda m, x, y: m.losses(x[..., :3], y), "square images"),
         (lambda m, x, y: m.logits(x, "aggregate"), "did you mean 'aggregated'"),
         (lambda m, x, y: m.logits(x, "distilled"), "its method gives single, aggregated"),
-        (lambda m, x, y: m.logits(x, "aggregated", "max"), "unknown mean 'max'"),
+        (lambda m, x, y: m.logits(x, "aggregated", "max"), "unknown average 'max'"),
         (lambda m, x, y: sla.create_method("slaa"), "did you mean 'sla'"),
         (lambda m, x, y: sla.create("resnet33", 5), "resnet"),
         (lambda m, x, y: sla.create(Tiny(), 5, width=3), "options width"),
@@ -320,8 +320,8 @@ def test_saved_and_loaded_it_is_the_same_model(name, tmp_path):
     sla.save(model, tmp_path / "model.safetensors")
     again = sla.load(tmp_path / "model.safetensors")
     images = torch.randn(2, 3, 16, 16)
-    for how in model.method.kinds:
-        assert torch.equal(again.logits(images, how), model.logits(images, how))
+    for inference in model.method.inferences:
+        assert torch.equal(again.logits(images, inference), model.logits(images, inference))
     assert again.method == model.method
     assert again.class_names == ["a", "b", "<c>"]
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]

@@ -17,7 +17,9 @@ def made_up(shift: float, seeds: int = 6) -> Results:
     """A baseline of 80 with small changes from seed to seed; every other row off it by `shift`, almost."""
     chance = random.Random(0)
     base = [80 + chance.random() for _ in range(seeds)]
-    accuracy = {(row.method, row.how): [b + shift + 0.1 * chance.random() for b in base] for row in ROWS[1:]}
+    accuracy = {
+        (row.method, row.inference): [b + shift + 0.1 * chance.random() for b in base] for row in ROWS[1:]
+    }
     return Results({("baseline", "single"): base} | accuracy, seeds, 12.0)
 
 
@@ -32,8 +34,8 @@ def test_keeping_labels_of_rotated_digits_costs_accuracy():
 def fake_training(method: str, seed: int) -> dict[str, float]:
     """Numbers that tell method and seed, after a while that has nothing to do with either."""
     time.sleep(random.random() / 100)
-    kinds = {row.how for row in ROWS if row.method == method}
-    return {how: 100 * METHODS.index(method) + seed + len(how) / 100 for how in kinds}
+    kinds = {row.inference for row in ROWS if row.method == method}
+    return {inference: 100 * METHODS.index(method) + seed + len(inference) / 100 for inference in kinds}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -44,7 +46,7 @@ def test_seeds_are_in_order_whatever_the_number_of_workers(workers, monkeypatch)
     results = demo.run(1.0, seeds=4, progress=lambda *values: told.append(values))
     assert results.seeds == 4
     for row in ROWS:
-        first = 100 * METHODS.index(row.method) + len(row.how) / 100
+        first = 100 * METHODS.index(row.method) + len(row.inference) / 100
         assert results.values(row) == [first + seed for seed in range(4)]
     done = [values[0] for values in told]
     assert done == sorted(done)

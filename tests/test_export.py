@@ -23,13 +23,13 @@ import sla
 from sla.backbones import list_backbones
 from sla.backbones.cost import count_flops
 from sla.cli import app
-from sla.data.datasets import load
-from sla.data.decode import open_rgb
-from sla.data.draws import Draws
-from sla.data.in_graph import squeeze
-from sla.data.store import ArrayImages, Dataset, Splits
+from sla.datasets.load import load
 from sla.errors import InputError, SLAError, SLAWarning
-from sla.training.run import Run
+from sla.images.decode import open_rgb
+from sla.images.store import ArrayImages, Dataset, Splits
+from sla.onnx_preprocess import squeeze
+from sla.sampling.draws import Draws
+from sla.tasks.classifier.run import Run
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `export`")
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
@@ -64,8 +64,8 @@ def quiet(folder):
 def sharpened(run, dataset):
     """The run with heads that tell images apart, as a trained one's do, and a temperature of 0.7: a net that
     always answers a third would agree with anything."""
-    kinds = run.model.method.kinds
-    run.result = {**run.result, "temperatures": {run.which: dict.fromkeys(kinds, 0.7)}}
+    kinds = run.model.method.inferences
+    run.result = {**run.result, "temperatures": {run.checkpoint: dict.fromkeys(kinds, 0.7)}}
     images, aspect = dataset.read(range(min(len(dataset), 48)))
     seen = run.pipeline(images, Draws(0, 0, len(images), 0, len(images)), aspect)
     with torch.no_grad():
@@ -84,19 +84,19 @@ def sharpened(run, dataset):
     return run
 
 
-def expected(run, dataset, how):
+def expected(run, dataset, inference):
     """The run's calibrated probabilities, which must differ between images."""
-    found = (run.evaluate(dataset).logits[how] / run.temperatures.get(how, 1.0)).softmax(1)
+    found = (run.evaluate(dataset).logits[inference] / run.temperatures.get(inference, 1.0)).softmax(1)
     assert found.std(0).max() > 0.01  # a hundred times what is allowed
     return found
 
 
-def agrees(run, how, path, dataset):
+def agrees(run, inference, path, dataset):
     """The plain model against the run, all images one by one and 64 at a time."""
-    run.export(path, how)
+    run.export(path, inference)
     images, aspect = dataset.read(range(len(dataset)))
     seen = run.pipeline(images, Draws(0, 0, len(images), 0, len(images)), aspect).numpy()
-    model, wanted = session(path), expected(run, dataset, how).numpy()
+    model, wanted = session(path), expected(run, dataset, inference).numpy()
     for size in (1, 64):
         parts = [seen[start : start + size] for start in range(0, len(seen), size)]
         found = np.concatenate([model.run(None, {"images": part})[0] for part in parts])
@@ -162,7 +162,7 @@ def plain(digits, tmp_path_factory):
 def typed(digits, tmp_path_factory):
     """What `sla export` wrote and said of the digits' run: aggregated, the preprocessing inside."""
     path = tmp_path_factory.mktemp("typed") / "new" / "model.onnx"
-    done = call("export", digits.folder, path, "--how", "aggregated", "--preprocessing")
+    done = call("export", digits.folder, path, "--inference", "aggregated", "--preprocessing")
     assert done.exit_code == 0, done.output
     return path, done.output
 
@@ -216,7 +216,7 @@ def test_exported_as_aggregated_it_gives_the_labels_of_predict(digits, typed, tm
     difference = re.search(r"is (\S+), on 64 test images", told)
     assert float(difference[1]) < 1e-4
     assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
-    said = call("predict", digits.folder, tmp_path / "some", "--how", "aggregated", "--json").stdout
+    said = call("predict", digits.folder, tmp_path / "some", "--inference", "aggregated", "--json").stdout
     labels = [json.loads(line)["class"] for line in said.splitlines()]
     images = np.stack([np.asarray(open_rgb(path)) for path in sorted((tmp_path / "some").iterdir())])
     (found,) = session(out).run(None, {"images": images})
@@ -232,12 +232,15 @@ def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
     assert json.loads(found["temperature"]) == digits.temperatures["single"]
     assert found["sla_version"] == sla.__version__
     assert found["checkpoint"] == "last"
-    how = json.loads(found["preprocessing"])
-    assert not how["in_graph"]
-    assert (how["channels"], how["squeeze"]["size"], how["resolution"]) == ("grey", 8, 8)
-    assert how["crop"] == {"rule": "center_window"}
-    assert (how["mean"], how["std"]) == (list(digits.config.model.mean), list(digits.config.model.std))
-    assert len(how["steps"]) == 5
+    inference = json.loads(found["preprocessing"])
+    assert not inference["in_graph"]
+    assert (inference["channels"], inference["squeeze"]["size"], inference["resolution"]) == ("grey", 8, 8)
+    assert inference["crop"] == {"rule": "center_window"}
+    assert (inference["mean"], inference["std"]) == (
+        list(digits.config.model.mean),
+        list(digits.config.model.std),
+    )
+    assert len(inference["steps"]) == 5
     # Nothing of this machine is in the file.
     content = plain.read_bytes()
     assert str(REPOSITORY).encode() not in content
@@ -248,15 +251,15 @@ def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
     spec.loader.exec_module(serve)
     from sla.export import describe
 
-    how = json.loads(describe(photographs, "single", False)["preprocessing"])
-    assert how["crop"]["rule"] == "center_crop"
+    inference = json.loads(describe(photographs, "single", False)["preprocessing"])
+    assert inference["crop"]["rule"] == "center_crop"
     dataset, _ = photographs.unseen()
     images, aspect = dataset.read(range(20))
     seen = photographs.pipeline(images, Draws(0, 0, 20, 0, 20), aspect).numpy()
     means = []
     for place in range(20):
-        answer = serve.prepare(np.asarray(open_rgb(dataset.name(place))), how)
-        levels = abs(answer - seen[place]) * 255 * np.array(how["std"])[:, None, None]
+        answer = serve.prepare(np.asarray(open_rgb(dataset.name(place))), inference)
+        levels = abs(answer - seen[place]) * 255 * np.array(inference["std"])[:, None, None]
         assert levels.max() < 2.5
         means.append(levels.mean())
     assert np.median(means) < 1e-3
@@ -267,8 +270,8 @@ def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
     [(9, 8, "crop(1)"), (8, 11, "crop(3)"), (12, 8, "none"), (8, 8, "none"), (12, 8, "resized(0.5)")],
 )
 def test_every_rule_of_the_crop_is_the_pipelines(stored, resolution, augment):
-    from sla.data.in_graph import Preprocess
-    from sla.data.recipe import eval_pipeline
+    from sla.augment.pipelines import eval_pipeline
+    from sla.onnx_preprocess import Preprocess
 
     draws = np.random.default_rng(0)
     for mean, std in (((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), ((0.4,), (0.2,))):
@@ -306,11 +309,11 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
     out = tmp_path / "out" / "model.onnx"
     baseline = sla.fit("digits", tmp_path / "baseline", **{**TINY, "method__name": "baseline"})
     for words, told in {
-        (digits.folder, out, "--how", "distiled"): "did you mean 'distilled'?",
-        (baseline.folder, out, "--how", "aggregated"): "this model has no aggregated inference",
+        (digits.folder, out, "--inference", "distiled"): "did you mean 'distilled'?",
+        (baseline.folder, out, "--inference", "aggregated"): "this model has no aggregated inference",
         (digits.folder, tmp_path): "a folder, not a file to write",
         (tmp_path, out): "not a run",
-        (digits.folder, out, "--which", "first"): "no first checkpoint",
+        (digits.folder, out, "--checkpoint", "first"): "no first checkpoint",
     }.items():
         done = call("export", *words)
         assert isinstance(done.exception, InputError), (words, done.exception)
@@ -343,12 +346,12 @@ def test_the_example_serves_with_onnxruntime_and_numpy_alone(digits, plain, type
         (tmp_path / "blocked").mkdir(exist_ok=True)
         (tmp_path / "blocked" / f"{name}.py").write_text("raise ImportError('blocked')")
     alone = {**quiet(tmp_path), "PYTHONPATH": str(tmp_path / "blocked")}
-    for model, run, how in ((plain, digits, "single"), (typed[0], Run(digits.folder), "aggregated")):
+    for model, run, inference in ((plain, digits, "single"), (typed[0], Run(digits.folder), "aggregated")):
         command, classes = [sys.executable, EXAMPLE, model], json.loads(metadata(model)["classes"])
         done = subprocess.run([*command, *files], capture_output=True, encoding="utf-8", env=alone)
         assert done.returncode == 0, done.stderr
-        logits = run.evaluate(test.subset(range(4))).logits[how]
-        wanted = (logits / run.temperatures[how]).softmax(1)
+        logits = run.evaluate(test.subset(range(4))).logits[inference]
+        wanted = (logits / run.temperatures[inference]).softmax(1)
         for probabilities, file in zip(wanted, files, strict=True):
             best = int(probabilities.argmax())
             assert f"{file}\t{classes[best]} {100 * probabilities[best]:.1f}%" in done.stdout
@@ -390,9 +393,9 @@ def test_every_backbone_and_kind_of_inference(name, pictures, tmp_path):
     if count_flops(run.model.backbone, (3, 32, 32)) > 5e9:
         dataset = dataset.subset(range(0, len(dataset), 10))
     sharpened(run, dataset)
-    assert run.model.method.kinds == ("single", "aggregated", "distilled")
-    for how in run.model.method.kinds:
-        agrees(run, how, tmp_path / f"{how}.onnx", dataset)
+    assert run.model.method.inferences == ("single", "aggregated", "distilled")
+    for inference in run.model.method.inferences:
+        agrees(run, inference, tmp_path / f"{inference}.onnx", dataset)
 
 
 @pytest.mark.slow
@@ -415,8 +418,8 @@ def test_every_method_and_kind_of_views(method, head, views, pictures, tmp_path)
     run = sla.fit(str(pictures), tmp_path / "run", **{**TINY, **settings})
     dataset, _ = run.unseen()
     sharpened(run, dataset)
-    for how in run.model.method.kinds:
-        agrees(run, how, tmp_path / f"{how}.onnx", dataset)
+    for inference in run.model.method.inferences:
+        agrees(run, inference, tmp_path / f"{inference}.onnx", dataset)
 
 
 @pytest.mark.slow

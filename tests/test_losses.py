@@ -228,9 +228,9 @@ def test_an_unknown_reduction_or_mean_is_refused():
     with pytest.raises(sla.InputError, match="did you mean 'mean'"):
         sla.sla_loss(logits, target, 4, view_reduction="meen")
     with pytest.raises(sla.InputError, match="did you mean 'logits'"):
-        sla.aggregate_views(logits, 4, mean="logit")
+        sla.aggregate_views(logits, 4, average="logit")
     with pytest.raises(sla.InputError, match="needs the joint logits"):
-        sla.average_views(torch.zeros(1, 4, 2), mean="marginal")
+        sla.average_views(torch.zeros(1, 4, 2), average="marginal")
     with pytest.raises(sla.InputError, match="5 rows are no multiple of 4 views"):
         sla.aggregate_views(torch.zeros(5, 8), 4)
 

@@ -56,7 +56,7 @@ def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
         path for path in (REPOSITORY / "src").rglob("*") if path.is_file() and "__pycache__" not in str(path)
     }
     assert {path.relative_to(REPOSITORY / "src").as_posix() for path in there} <= held
-    assert {"sla/py.typed", "sla/data/digits.npz", "sla/data/class_lists.json"} <= held
+    assert {"sla/py.typed", "sla/datasets/digits.npz", "sla/datasets/class_lists.json"} <= held
 
     home = tmp_path / "empty"
     venv.create(home, with_pip=True)

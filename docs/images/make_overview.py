@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sla.data.datasets import load
+from sla.datasets.load import load
 from sla.labels import join_labels
 from sla.views import Rotation
 

@@ -39,8 +39,8 @@ _HOME = {
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
     "backbones": ("create_backbone", "list_backbones"),
-    "training.run": ("Run",),
-    "training.session": ("fit",),
+    "tasks.classifier.run": ("Run",),
+    "session": ("fit",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from sla.labels import MixedTarget, join_labels, split_labels
     from sla.losses import data_augmentation_loss, distillation_loss, multi_task_loss, sla_loss
     from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask, Several, create_method
-    from sla.training.run import Run
-    from sla.training.session import fit
+    from sla.session import fit
+    from sla.tasks.classifier.run import Run
     from sla.views import (
         ColorPermutation,
         CustomViews,

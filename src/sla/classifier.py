@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sla.errors import InputError
 from sla.heads import JointHead, is_whole
-from sla.inference import check_how, check_mean
+from sla.inference import check_average, check_inference
 from sla.labels import Target, check_target
 from sla.methods import Method, check_method
 
@@ -61,9 +61,9 @@ class Classifier(nn.Module):
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
 
     @property
-    def best_how(self) -> str:
+    def best_inference(self) -> str:
         """The best kind of inference in one pass: distilled where there is a student, else single."""
-        return "distilled" if "distilled" in self.method.kinds else "single"
+        return "distilled" if "distilled" in self.method.inferences else "single"
 
     def features(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, D)."""
@@ -92,43 +92,43 @@ class Classifier(nn.Module):
         features = self.features(self.method.expand(input, views))
         return self.method.losses(self.heads, features, target, views)
 
-    def classify(self, features: Tensor, how: str | None = None) -> Tensor:
+    def classify(self, features: Tensor, inference: str | None = None) -> Tensor:
         """Class logits (B, N) from features (B, D) of plain images, in one pass: single or distilled."""
-        how = how or self.best_how
-        check_how(how, tuple(kind for kind in self.method.kinds if kind != "aggregated"))
-        return self.method.classify(self.heads, features, how)
+        inference = inference or self.best_inference
+        check_inference(inference, tuple(kind for kind in self.method.inferences if kind != "aggregated"))
+        return self.method.classify(self.heads, features, inference)
 
-    def logits(self, input: Tensor, how: str | None = None, mean: str = "logits") -> Tensor:
+    def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
         """Class logits (B, N); `how` is single, aggregated or distilled (default: the best in one pass).
 
-        `mean` says what aggregation averages: logits, probabilities, or the marginal over views.
+        `average` says what aggregation averages: logits, probabilities, or the marginal over views.
         """
-        how = how or self.best_how
-        check_how(how, self.method.kinds)
-        check_mean(mean)
-        if how != "aggregated":
-            return self.method.classify(self.heads, self.features(input), how)
-        return self.method.aggregate(self.heads, self.features(self.method.expand(input)), mean)
+        inference = inference or self.best_inference
+        check_inference(inference, self.method.inferences)
+        check_average(average)
+        if inference != "aggregated":
+            return self.method.classify(self.heads, self.features(input), inference)
+        return self.method.aggregate(self.heads, self.features(self.method.expand(input)), average)
 
-    def logits_by_kind(self, input: Tensor) -> dict[str, Tensor]:
+    def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
         """Class logits (B, N) of every kind of inference the method offers, from one look at each view."""
-        kinds, num_views = self.method.kinds, len(self.method.views)
+        kinds, num_views = self.method.inferences, len(self.method.views)
         if "aggregated" not in kinds:
             features = self.features(input)
-            return {how: self.method.classify(self.heads, features, how) for how in kinds}
+            return {inference: self.method.classify(self.heads, features, inference) for inference in kinds}
         features = self.features(self.method.expand(input))
         plain = features[: input.shape[0] * num_views : num_views]
         return {
-            how: self.method.aggregate(self.heads, features, "logits")
-            if how == "aggregated"
-            else self.method.classify(self.heads, plain, how)
-            for how in kinds
+            inference: self.method.aggregate(self.heads, features, "logits")
+            if inference == "aggregated"
+            else self.method.classify(self.heads, plain, inference)
+            for inference in kinds
         }
 
     @torch.inference_mode()
-    def predict(self, input: Tensor, how: str | None = None, mean: str = "logits") -> Prediction:
+    def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
         """Class numbers and probabilities. The model's mode is yours to set: `model.eval()`."""
-        probabilities = self.logits(input, how, mean).softmax(-1)
+        probabilities = self.logits(input, inference, average).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
 
     def forward(self, input: Tensor) -> Tensor:

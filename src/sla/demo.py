@@ -25,7 +25,7 @@ class Row(NamedTuple):
     """One line of the table: a kind of inference of a trained method."""
 
     method: str
-    how: str
+    inference: str
     label: str
 
 
@@ -51,7 +51,7 @@ class Results:
 
     def values(self, row: Row) -> list[float]:
         """One accuracy a seed."""
-        return self.accuracy[row.method, row.how]
+        return self.accuracy[row.method, row.inference]
 
     def difference(self, row: Row) -> Interval:
         """To the baseline of the same seed: the same training images and the same initial weights."""
@@ -62,12 +62,12 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     """Train one method on five digits a class; test accuracy in percent by kind of inference."""
     import torch
 
-    from sla.data.augment import Normalize, Pipeline, RandomCrop
-    from sla.data.datasets import load
-    from sla.data.draws import Draws
-    from sla.data.protocols import limited
+    from sla.augment.ops import Normalize, Pipeline, RandomCrop
+    from sla.datasets.load import load
     from sla.factory import create
     from sla.methods import create_method
+    from sla.sampling.draws import Draws
+    from sla.sampling.protocols import limited
 
     torch.set_num_threads(1)  # the net is tiny: seeds run side by side instead
     torch.manual_seed(seed)
@@ -93,8 +93,10 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     inputs = Pipeline((normalize,))(test.read(range(len(test))).images, Draws(seed, 0, len(test)), aspect)
     right = torch.as_tensor(test.targets)
     with torch.inference_mode():
-        answers = model.logits_by_kind(inputs)
-    return {how: 100 * (x.argmax(1) == right).double().mean().item() for how, x in answers.items()}
+        answers = model.logits_by_inference(inputs)
+    return {
+        inference: 100 * (x.argmax(1) == right).double().mean().item() for inference, x in answers.items()
+    }
 
 
 def run(
@@ -150,8 +152,8 @@ def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Result
         time.sleep(0.1)
         return
     for method, future in zip(METHODS, running.pop(seed), strict=True):
-        for how, accuracy in future.result().items():
-            results.accuracy.setdefault((method, how), []).append(accuracy)
+        for inference, accuracy in future.result().items():
+            results.accuracy.setdefault((method, inference), []).append(accuracy)
     results.seeds += 1
 
 

@@ -17,18 +17,18 @@ from PIL import Image
 from torch import Tensor, nn
 
 from sla import __version__
-from sla.data.augment import CenterCrop, CenterWindow
-from sla.data.decode import REDUCING_GAP, BadImageError, open_rgb
-from sla.data.draws import Draws
-from sla.data.files import Tick
-from sla.data.in_graph import Preprocess
-from sla.data.store import ArrayImages, Dataset
-from sla.data.transforms import LUMA
+from sla.augment.ops import CenterCrop, CenterWindow
+from sla.augment.transforms import LUMA
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, shown
+from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
+from sla.images.files import Tick
+from sla.images.store import ArrayImages, Dataset
+from sla.onnx_preprocess import Preprocess
+from sla.sampling.draws import Draws
 
 if TYPE_CHECKING:
-    from sla.training.run import Run
+    from sla.tasks.classifier.run import Run
 
 TOLERANCE = 1e-4  # between the exported model's probabilities and the run's
 PICTURE_TOLERANCE = 1e-3  # the same from pictures: about one value in 100,000 is rounded the other way
@@ -47,22 +47,26 @@ class Exported(NamedTuple):
 class _Inference(nn.Module):
     """Normalised images (B, C, S, S), or pictures (B, H, W, 3) -> calibrated probabilities (B, N)."""
 
-    def __init__(self, run: "Run", how: str, preprocessing: bool) -> None:
+    def __init__(self, run: "Run", inference: str, preprocessing: bool) -> None:
         super().__init__()
-        self.model, self.how, self.temperature = copy.deepcopy(run.model), how, run.temperatures.get(how, 1.0)
+        self.model, self.inference, self.temperature = (
+            copy.deepcopy(run.model),
+            inference,
+            run.temperatures.get(inference, 1.0),
+        )
         about = run.model.about["preprocessing"]
         mean, std = torch.tensor(about["mean"]), torch.tensor(about["std"])
         self.before = Preprocess(run.pipeline, about["stored_size"], mean, std) if preprocessing else None
 
     def forward(self, images: Tensor) -> Tensor:
         seen = images if self.before is None else self.before(images)
-        return (self.model.logits(seen, self.how) / self.temperature).softmax(-1)
+        return (self.model.logits(seen, self.inference) / self.temperature).softmax(-1)
 
 
 def export_onnx(
     run: "Run",
     path: Path,
-    how: str,
+    inference: str,
     preprocessing: bool = False,
     say: Callable[[str], None] | None = None,
     tick: Tick | None = None,
@@ -80,9 +84,9 @@ def export_onnx(
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
     onnxruntime, say = _packages(), say or (lambda line: None)
-    say(f"converting: {how} inference, {'pictures' if preprocessing else 'normalised images'} in")
-    module = _Inference(run, how, preprocessing).cpu().eval()
-    data = _convert(module, _example(run, preprocessing), describe(run, how, preprocessing))
+    say(f"converting: {inference} inference, {'pictures' if preprocessing else 'normalised images'} in")
+    module = _Inference(run, inference, preprocessing).cpu().eval()
+    data = _convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
     dataset, what = _images_to_check(run)
     say(f"comparing with the run on {len(dataset):,} {what}")
     options = onnxruntime.SessionOptions()
@@ -98,7 +102,7 @@ def export_onnx(
     return Exported(gap, len(dataset), what)
 
 
-def describe(run: "Run", how: str, preprocessing: bool) -> dict[str, str]:
+def describe(run: "Run", inference: str, preprocessing: bool) -> dict[str, str]:
     """The metadata of the file; what is not text is JSON."""
     about = run.model.about["preprocessing"]
     (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
@@ -137,13 +141,13 @@ def describe(run: "Run", how: str, preprocessing: bool) -> dict[str, str]:
     pictures = "uint8 (B, H, W, 3), RGB, of any one size: everything after decoding is in the graph"
     return {
         "classes": json.dumps(run.classes),
-        "inference": how,
+        "inference": inference,
         "views": run.model.method.views.text,
-        "temperature": json.dumps(run.temperatures.get(how, 1.0)),
+        "temperature": json.dumps(run.temperatures.get(inference, 1.0)),
         "preprocessing": json.dumps(preparation),
         "input": pictures if preprocessing else f"float32 (B, {len(about['mean'])}, {size}, {size})",
         "output": "probabilities (B, N), calibrated by the temperature, in the order of classes",
-        "checkpoint": run.which,
+        "checkpoint": run.checkpoint,
         "sla_version": __version__,
     }
 
@@ -228,7 +232,7 @@ def _largest_difference(
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
     gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
     for done, given, seen in batches:
-        expected = (module.model.logits(seen, module.how) / module.temperature).softmax(-1)
+        expected = (module.model.logits(seen, module.inference) / module.temperature).softmax(-1)
         (found,) = session.run(None, {"images": given})
         gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
         if tick is not None:

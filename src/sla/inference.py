@@ -8,8 +8,8 @@ from torch import Tensor
 from sla.errors import InputError, nearest
 from sla.labels import by_view, check_num_views
 
-HOW = ("single", "aggregated", "distilled")
-MEANS = ("logits", "probabilities", "marginal")
+INFERENCES = ("single", "aggregated", "distilled")
+AVERAGES = ("logits", "probabilities", "marginal")
 
 
 def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Tensor:
@@ -29,14 +29,14 @@ def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Ten
     return blocks.gather(2, index).squeeze(2)
 
 
-def aggregate_views(joint_logits: Tensor, num_views: int, mean: str = "logits") -> Tensor:
+def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits") -> Tensor:
     """Class logits from all views of each image, interleaved: (B*M, N*M) -> (B, N).
 
-    mean="logits" is the paper's s_i = 1/M sum_j w_ij^T z_j; "probabilities" averages P(i | x_j, j);
+    average="logits" is the paper's s_i = 1/M sum_j w_ij^T z_j; "probabilities" averages P(i | x_j, j);
     "marginal" averages sum_l P(i, l | x_j), which does not use that the view is known.
     The last two give logarithms.
     """
-    check_mean(mean)
+    check_average(average)
     check_num_views(num_views)
     if joint_logits.ndim != 2:
         raise InputError(f"joint logits must be (B*M, N*M), not {tuple(joint_logits.shape)}")
@@ -45,10 +45,10 @@ def aggregate_views(joint_logits: Tensor, num_views: int, mean: str = "logits") 
     blocks = by_view(
         joint_logits.unflatten(0, (-1, num_views)), num_views
     )  # (B, M, N, M): view, class, label
-    if mean == "marginal":
+    if average == "marginal":
         log_joint = blocks.flatten(2).log_softmax(-1).view_as(blocks)
         return _log_mean_exp(log_joint.logsumexp(-1))
-    return average_views(blocks.diagonal(dim1=1, dim2=3).transpose(1, 2), mean)
+    return average_views(blocks.diagonal(dim1=1, dim2=3).transpose(1, 2), average)
 
 
 def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
@@ -56,28 +56,28 @@ def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
     return by_view(joint_logits.log_softmax(-1), num_views).logsumexp(-2)
 
 
-def average_views(class_logits: Tensor, mean: str = "logits") -> Tensor:
+def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
     """Class logits of each view, (B, M, N), averaged over the views: (B, N)."""
-    check_mean(mean)
-    if mean == "marginal":
+    check_average(average)
+    if average == "marginal":
         raise InputError("the marginal over views needs the joint logits: only a joint head has them")
-    if mean == "logits":
+    if average == "logits":
         return class_logits.mean(1)
     return _log_mean_exp(class_logits.log_softmax(-1))
 
 
-def check_how(how: str, available: tuple[str, ...]) -> None:
+def check_inference(inference: str, available: tuple[str, ...]) -> None:
     """Refuse a kind of inference that is unknown or that this model was not trained for."""
-    if how not in HOW:
-        raise InputError(f"unknown kind of inference {how!r}{nearest(how, HOW)}")
-    if how not in available:
-        raise InputError(f"this model has no {how} inference: its method gives {', '.join(available)}")
+    if inference not in INFERENCES:
+        raise InputError(f"unknown kind of inference {inference!r}{nearest(inference, INFERENCES)}")
+    if inference not in available:
+        raise InputError(f"this model has no {inference} inference: its method gives {', '.join(available)}")
 
 
-def check_mean(mean: str) -> None:
+def check_average(average: str) -> None:
     """Refuse an unknown way to average over views."""
-    if mean not in MEANS:
-        raise InputError(f"unknown mean {mean!r}{nearest(mean, MEANS)}")
+    if average not in AVERAGES:
+        raise InputError(f"unknown average {average!r}{nearest(average, AVERAGES)}")
 
 
 def _log_mean_exp(log_prob: Tensor) -> Tensor:

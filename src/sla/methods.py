@@ -29,7 +29,7 @@ class Method:
 
     views: Views
     criterion: Criterion
-    kinds: tuple[str, ...] = ("single",)  # of inference
+    inferences: tuple[str, ...] = ("single",)  # of inference
     parts: tuple[str, ...] = ()  # of the loss, as `losses` names them
     needs_plain: bool = False  # whether view 0 must be among the views of a step
 
@@ -57,15 +57,15 @@ class Method:
         """`loss`, its named parts, and `output`: class logits (B, N) of each image's first view, detached."""
         raise InputError(f"{type(self).__name__} has no loss")
 
-    def classify(self, heads: nn.ModuleDict, features: Tensor, how: str) -> Tensor:
+    def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """Class logits (B, N) from features (B, D) of plain images, for a one-pass kind of inference."""
         return heads["plain"](features)
 
-    def aggregate(self, heads: nn.ModuleDict, features: Tensor, mean: str) -> Tensor:
+    def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """Class logits (B, N) from features (B*M, D) of all views."""
-        return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), mean)
+        return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), average)
 
-    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+    def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """Logits (B, M) of the view that each image was seen through; None where nothing learns to tell."""
         return None
 
@@ -104,7 +104,7 @@ class DataAugmentation(Method):
     criterion: Criterion = cross_entropy
     head: str = "linear"
 
-    kinds = ("single", "aggregated")
+    inferences = ("single", "aggregated")
 
     def __post_init__(self) -> None:
         check_views(self.views)
@@ -150,7 +150,7 @@ class MultiTask(DataAugmentation):
             "output": by_class["output"],
         }
 
-    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+    def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """What the view's own head says."""
         return heads["view"](features)
 
@@ -183,7 +183,7 @@ class SLA(Method):
             raise InputError(f"temperature must be above 0 and beta at least 0, not {given}")
 
     @property
-    def kinds(self) -> tuple[str, ...]:  # type: ignore[override]
+    def inferences(self) -> tuple[str, ...]:  # type: ignore[override]
         """Single and aggregated; distilled when it was trained for."""
         return ("single", "aggregated", "distilled") if self.distill else ("single", "aggregated")
 
@@ -200,7 +200,7 @@ class SLA(Method):
     @property
     def headline(self) -> str:
         """What SLA is for: aggregated, or distilled where there is a student."""
-        return self.kinds[-1]
+        return self.inferences[-1]
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """The joint head, and the student's plain head when distilling."""
@@ -233,17 +233,17 @@ class SLA(Method):
             "output": student_logits.detach(),
         }
 
-    def classify(self, heads: nn.ModuleDict, features: Tensor, how: str) -> Tensor:
+    def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""
-        return heads["plain"](features) if how == "distilled" else heads["joint"].block(features, 0)  # type: ignore[operator]
+        return heads["plain"](features) if inference == "distilled" else heads["joint"].block(features, 0)  # type: ignore[operator]
 
-    def aggregate(self, heads: nn.ModuleDict, features: Tensor, mean: str) -> Tensor:
+    def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """Each view's own block, averaged; logits of other views are computed only for the marginal."""
-        if mean == "marginal":
-            return aggregate_views(heads["joint"](features), len(self.views), mean)
-        return average_views(heads["joint"].own_blocks(features), mean)  # type: ignore[operator]
+        if average == "marginal":
+            return aggregate_views(heads["joint"](features), len(self.views), average)
+        return average_views(heads["joint"].own_blocks(features), average)  # type: ignore[operator]
 
-    def tell_views(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
+    def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """The joint head's answer, whatever the class."""
         return marginal_over_classes(heads["joint"](features), len(self.views))
 
@@ -260,13 +260,15 @@ class Several(Method):
                 raise InputError("Several takes no Several: name all their methods in one")
         self.methods = methods
         self.views, self.criterion = methods[0].views, methods[0].criterion
-        others = [method.kinds for method in methods[1:]]
-        self.kinds = tuple(kind for kind in methods[0].kinds if all(kind in other for other in others))
+        others = [method.inferences for method in methods[1:]]
+        self.inferences = tuple(
+            kind for kind in methods[0].inferences if all(kind in other for other in others)
+        )
 
     @property
     def headline(self) -> str:
         """The first method's, where all have it."""
-        return self.methods[0].headline if self.methods[0].headline in self.kinds else "single"
+        return self.methods[0].headline if self.methods[0].headline in self.inferences else "single"
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -294,14 +296,14 @@ class Several(Method):
             result |= {f"{number}.{name}": value.detach() for name, value in part.items() if name != "output"}
         return result | {"output": torch.stack([part["output"] for part in parts]).mean(0)}
 
-    def classify(self, heads: nn.ModuleDict, features: Tensor, how: str) -> Tensor:
+    def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The mean of the methods' class logits."""
-        each = [m.classify(heads[str(i)], features, how) for i, m in enumerate(self.methods)]  # type: ignore[arg-type]
+        each = [m.classify(heads[str(i)], features, inference) for i, m in enumerate(self.methods)]  # type: ignore[arg-type]
         return torch.stack(each).mean(0)
 
-    def aggregate(self, heads: nn.ModuleDict, features: Tensor, mean: str) -> Tensor:
+    def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """The mean of the methods' aggregated class logits."""
-        return torch.stack([m.aggregate(h, f, mean) for m, h, f in self._each(heads, features)]).mean(0)
+        return torch.stack([m.aggregate(h, f, average) for m, h, f in self._each(heads, features)]).mean(0)
 
     def _each(self, heads: nn.ModuleDict, features: Tensor) -> list[tuple[Method, nn.ModuleDict, Tensor]]:
         counts = [len(method.views) for method in self.methods]

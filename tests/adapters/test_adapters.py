@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import sla
-from sla.data.datasets import load
-from sla.training import Step
+from sla.datasets.load import load
+from sla.tasks.classifier.step import Step
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_the_sklearn_estimator_fits_predicts_and_keeps_label_names(digits):
 
     images, targets, test_images, test_targets = digits
     names = np.array([f"digit {digit}" for digit in range(10)])
-    estimator = SLAClassifier(backbone="convnet4", epochs=8, how="aggregated")
+    estimator = SLAClassifier(backbone="convnet4", epochs=8, inference="aggregated")
     clone = base.clone(estimator)
     assert clone.get_params() == estimator.get_params()
     x = images[:, 0].numpy()  # (n, H, W)

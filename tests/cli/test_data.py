@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from sla.cli.data import app
 from sla.cli.display import print_table
-from sla.data.sources import CATALOGUE
+from sla.datasets.catalogue import CATALOGUE
 from sla.errors import InputError
 
 
@@ -121,7 +121,7 @@ def test_check_of_one_picture_with_two_labels(tmp_path: Path) -> None:
 def test_a_sheet_that_cannot_be_written_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sla.data.check.check", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr("sla.datasets.check.check", lambda *_, **__: pytest.fail("it looked"))
     (tmp_path / "file").write_text("kept")
     for place in (tmp_path, tmp_path / "file" / "sheet.png", tmp_path / ("x" * 300 + ".png")):
         error = run("check", "digits", "--sheet", place).exception

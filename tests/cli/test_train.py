@@ -13,10 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from sla.cli import app, main
-from sla.data.datasets import load
+from sla.datasets.load import load
 from sla.errors import InputError
 from sla.report.run import write_run_page
-from sla.training.run import Run, same_classes
+from sla.tasks.classifier.run import Run, same_classes
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
 
@@ -156,7 +156,7 @@ def test_a_resumed_run_is_called_by_its_own_method(tmp_path):
 def test_evaluate_shows_every_kind_side_by_side(run):
     told = sla("evaluate", run)
     assert "360 images, last checkpoint" in told
-    found = json.loads(sla("evaluate", run, "--json", "--which", "best"))
+    found = json.loads(sla("evaluate", run, "--json", "--checkpoint", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
         assert set(scores) == {"top1", "top5", "balanced", "ece", "nll", "seconds_per_image"}
@@ -173,7 +173,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
     assert [row[1] for row in rows[1:]] == [line["class"] for line in lines]
     for row in rows[1:]:
         assert sum(map(float, row[2:])) == pytest.approx(1, abs=1e-4)
-    table = sla("predict", run, pictures / "[red]x & <b>.png", "--how", "single")
+    table = sla("predict", run, pictures / "[red]x & <b>.png", "--inference", "single")
     assert "[red]x & <b>.png" in table.replace("\n", "")
 
 
@@ -213,13 +213,16 @@ def test_wrong_pictures_are_named(run, pictures, capsys):
         (["predict", str(run), str(pictures / "notes.txt")], "notes.txt"),
         (["predict", str(run), str(pictures / "absent.png")], "absent.png"),
         (["predict", str(run), str(run / "checkpoint")], "no pictures in it"),
-        (["predict", str(run), str(pictures), "--how", "best"], "unknown kind of inference 'best'"),
+        (["predict", str(run), str(pictures), "--inference", "best"], "unknown kind of inference 'best'"),
         (["predict", str(run), str(pictures), "--json", "--csv"], "not both"),
-        (["evaluate", str(run), "--which", "first"], "first"),
-        (["evaluate", str(run), "--how", "ensemble"], "an ensemble needs at least two runs"),
-        (["evaluate", str(run), "absent", "--how", "ensemble"], "two runs; absent is none: no config.yaml"),
-        (["evaluate", "absent", str(run), "--how", "ensemble"], "absent: not a run"),
-        (["evaluate", str(run), "absent", str(run), "--how", "ensemble"], "absent: not a run"),
+        (["evaluate", str(run), "--checkpoint", "first"], "first"),
+        (["evaluate", str(run), "--inference", "ensemble"], "an ensemble needs at least two runs"),
+        (
+            ["evaluate", str(run), "absent", "--inference", "ensemble"],
+            "two runs; absent is none: no config.yaml",
+        ),
+        (["evaluate", "absent", str(run), "--inference", "ensemble"], "absent: not a run"),
+        (["evaluate", str(run), "absent", str(run), "--inference", "ensemble"], "absent: not a run"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(words)

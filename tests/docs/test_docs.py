@@ -134,7 +134,7 @@ def test_readme_sla_commands_run(tmp_path, monkeypatch):
 
 
 def test_training_page_names_every_key():
-    from sla.training.config import describe_keys
+    from sla.runs.config import describe_keys
 
     page = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
     for key, default, meaning in describe_keys():
@@ -142,8 +142,8 @@ def test_training_page_names_every_key():
 
 
 def test_few_shot_page_names_every_key():
-    from sla.fewshot.config import FewShotConfig
-    from sla.training.config import describe_keys
+    from sla.runs.config import describe_keys
+    from sla.tasks.fewshot.config import FewShotConfig
 
     page = (REPOSITORY / "docs" / "fewshot.md").read_text(encoding="utf-8")
     for key, default, meaning in describe_keys(FewShotConfig):
@@ -216,7 +216,7 @@ def test_architecture_lists_the_files_there_are():
 
 
 def room(module: str) -> str:
-    """`sla.data.store` -> `data`; the modules of the core are one room."""
+    """`sla.images.store` -> `data`; the modules of the core are one room."""
     first = module.split(".")[1] if "." in module else "__init__"
     return "core" if first in CORE else first
 

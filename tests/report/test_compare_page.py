@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 
 import sla
-from sla.comparison import Comparison, Entry
-from sla.data.datasets import load
-from sla.data.store import Dataset
+from sla.compare.comparison import Comparison, Entry
+from sla.datasets.load import load
+from sla.images.store import Dataset
 from sla.report import html
 from sla.report.compare import compare_page
 from sla.report.run import run_page
-from sla.training.evaluation import Outputs
+from sla.tasks.classifier.evaluation import Outputs
 
 spec = util.spec_from_file_location("pages", Path(__file__).with_name("test_pages.py"))
 pages = util.module_from_spec(spec)
@@ -50,8 +50,10 @@ def answers(run, num_classes, count=300):
     names = (HOSTILE, *(f"{number:03d} {'long name ' * 3}" for number in range(1, num_classes)))
     dataset = Dataset(load("digits").test.images, targets, names, draws.integers(0, 360, count))
     logits = {
-        how: torch.from_numpy(draws.normal(size=(count, num_classes)) + 3 * np.eye(num_classes)[targets])
-        for how in run.model.method.kinds
+        inference: torch.from_numpy(
+            draws.normal(size=(count, num_classes)) + 3 * np.eye(num_classes)[targets]
+        )
+        for inference in run.model.method.inferences
     }
     return dataset, logits
 
@@ -60,9 +62,9 @@ def answers(run, num_classes, count=300):
 def found(run):
     dataset, logits = answers(run, 12)
     entries = []
-    for how, values in logits.items():
-        sure, given = values.softmax(1).max(1)
-        entries.append(Entry(run, how, given, sure))
+    for inference, values in logits.items():
+        confidence, given = values.softmax(1).max(1)
+        entries.append(Entry(run, inference, given, confidence))
     return Comparison(dataset, "test images", entries, ["A note with <b>tags</b>."])
 
 
@@ -76,7 +78,7 @@ def test_flipped_images_are_shown_with_both_answers(found):
     words = Tags(figures[0]).text
     assert f"is {classes[found.dataset.targets[place]].strip()}" in " ".join(words.split())
     for entry, who in zip(found.entries, ("first", "this"), strict=False):
-        said = f"{who}: {classes[int(entry.given[place])]}, {100 * float(entry.sure[place]):.1f}%"
+        said = f"{who}: {classes[int(entry.given[place])]}, {100 * float(entry.confidence[place]):.1f}%"
         assert said in words
     data = base64.b64decode(re.search(r"base64,([^\"]+)", figures[0])[1])
     shown = np.asarray(Image.open(io.BytesIO(data)))

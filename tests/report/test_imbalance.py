@@ -10,7 +10,7 @@ import sla
 from sla.report.imbalance import frequency_part, shot_groups, train_counts
 from sla.report.run import run_page
 from sla.stats import share
-from sla.training.evaluation import Outputs
+from sla.tasks.classifier.evaluation import Outputs
 
 CLASSES = ["ant", "bee", "<cat>", "dog"]
 

@@ -17,17 +17,17 @@ from typer.testing import CliRunner
 
 import sla
 from sla.cli.report import report
-from sla.data.datasets import load
-from sla.data.store import Dataset
+from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
+from sla.images.store import Dataset
 from sla.report import html
-from sla.report.calibration import reliability, surest_mistakes
+from sla.report.calibration import most_confident_mistakes, reliability
 from sla.report.charts import Series, line_chart, thinned
 from sla.report.matrix import classes_part, confusions, matrix_part
 from sla.report.run import run_page, write_run_page
 from sla.stats import share
-from sla.training.evaluation import Outputs
-from sla.training.run import Run
+from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.run import Run
 
 spec = util.spec_from_file_location("pages", Path(__file__).with_name("test_pages.py"))
 pages = util.module_from_spec(spec)
@@ -64,7 +64,10 @@ def made_up(num_classes, count, kinds, seed=0):
     draws = np.random.default_rng(seed)
     targets = draws.integers(0, num_classes, count)
     right = 3 * np.eye(num_classes)[targets]
-    logits = {how: torch.from_numpy(draws.normal(size=(count, num_classes)) + right).float() for how in kinds}
+    logits = {
+        inference: torch.from_numpy(draws.normal(size=(count, num_classes)) + right).float()
+        for inference in kinds
+    }
     digits = load("digits").test
     names = (HOSTILE, *(f"{number:03d} a rather long name" for number in range(1, num_classes)))
     rows = draws.integers(0, len(digits.images), count)
@@ -85,15 +88,15 @@ def test_accuracies_and_calibration_are_those_counted_by_hand(run, page):
     lines = rows_of(text, "Accuracy by kind of inference")[1:]
     assert [line[0].removesuffix(" *") for line in lines] == ["single", "aggregated", "distilled"]
     for line in lines:
-        how = line[0].removesuffix(" *")
-        logits = outputs.logits[how].double()
+        inference = line[0].removesuffix(" *")
+        logits = outputs.logits[inference].double()
         right = [int(row.argmax() == target) for row, target in zip(logits, outputs.targets, strict=True)]
         assert line[1] == f"{100 * sum(right) / len(right):.2f}%"
-        sure = (logits / run.temperatures[how]).softmax(1).max(1).values.tolist()
+        confidence = (logits / run.temperatures[inference]).softmax(1).max(1).values.tolist()
         gap = 0.0
         for bin in range(15):
-            inside = [i for i, value in enumerate(sure) if min(int(value * 15), 14) == bin]
-            gap += abs(sum(right[i] for i in inside) - sum(sure[i] for i in inside))
+            inside = [i for i, value in enumerate(confidence) if min(int(value * 15), 14) == bin]
+            gap += abs(sum(right[i] for i in inside) - sum(confidence[i] for i in inside))
         assert line[4] == f"{100 * gap / len(right):.2f}%"
     assert lines[2][0] == "distilled *"
     right = (outputs.logits["distilled"].argmax(1) == outputs.targets).sum()
@@ -148,11 +151,11 @@ def test_mistakes_are_the_surest_wrong_answers(run, page):
         for place, (row, target) in enumerate(zip(probabilities, outputs.targets, strict=True))
         if row.argmax() != target
     ]
-    expected = [(place, sure) for sure, place in sorted(wrong, reverse=True)[:12]]
-    assert surest_mistakes(outputs.logits["distilled"], outputs.targets, temperature, 12) == expected
-    place, sure = expected[0]
+    expected = [(place, confidence) for confidence, place in sorted(wrong, reverse=True)[:12]]
+    assert most_confident_mistakes(outputs.logits["distilled"], outputs.targets, temperature, 12) == expected
+    place, confidence = expected[0]
     card = re.search(r"<figure>.*?</figure>", text)[0]
-    assert f"<b>{probabilities[place].argmax()}, {100 * sure:.1f}%</b>" in card
+    assert f"<b>{probabilities[place].argmax()}, {100 * confidence:.1f}%</b>" in card
     assert f"is {outputs.targets[place]}<br>{run.dataset().name(place)}<" in card
     data = base64.b64decode(re.search(r"base64,([^\"]+)", card)[1])
     shown = np.asarray(Image.open(io.BytesIO(data)))
@@ -197,7 +200,7 @@ def test_many_points_are_means_and_damaged_ones_are_left_out(run, tmp_path):
 
 
 def test_two_hundred_classes_with_a_hostile_name(run):
-    dataset, outputs = made_up(200, 4000, run.model.method.kinds)
+    dataset, outputs = made_up(200, 4000, run.model.method.inferences)
     text = run_page(run, dataset, outputs, "test images")
     page = Tags(text)
     assert page.named("script") == []
@@ -259,7 +262,7 @@ def test_without_test_images_the_held_out_ones_are_used_and_it_is_said(tmp_path)
     run = sla.fit(str(source), tmp_path / "run", **SETTINGS, method__name="baseline", data__hold_out=0.25)
     app = typer.Typer()
     app.command()(report)
-    done = CliRunner().invoke(app, [str(run.folder), "--which", "best"], catch_exceptions=False)
+    done = CliRunner().invoke(app, [str(run.folder), "--checkpoint", "best"], catch_exceptions=False)
     assert done.exit_code == 0
     assert "of 15 held-out images" in done.output.replace("\n", " ")
     page = Tags((run.folder / "report.html").read_text(encoding="utf-8"))
@@ -296,7 +299,7 @@ def test_grey_and_odd_pictures_are_shown(run):
 @pages.needs_chromium
 def test_browser_shows_the_page_of_a_run(run, tmp_path):
     """No error, no request, nothing runs; at a phone's width nothing but tables scrolls sideways."""
-    dataset, outputs = made_up(30, 600, run.model.method.kinds)
+    dataset, outputs = made_up(30, 600, run.model.method.inferences)
     page, log, outer = tmp_path / "page.html", tmp_path / "net.json", tmp_path / "outer.html"
     html.write(page, run_page(run, dataset, outputs, "test images"))
     script = (

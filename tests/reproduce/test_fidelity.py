@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
-from sla.data.augment import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
-from sla.data.draws import Draws
 from sla.reproduce.costs import cost, flop_of, images_of, machine_rate
 from sla.reproduce.paper import experiments
 from sla.reproduce.recipes import cell_settings, recipe
-from sla.training.build import build_model, build_optimizer, build_pipelines
-from sla.training.config import Config, make_config, with_values
-from sla.training.schedules import rate_factor
-from sla.training.step import Step
+from sla.runs.config import Config, make_config, with_values
+from sla.runs.schedules import rate_factor
+from sla.sampling.draws import Draws
+from sla.tasks.classifier.build import build_model, build_optimizer, build_pipelines
+from sla.tasks.classifier.step import Step
 from sla.views import parse_views
 
 HALVES = (0.5, 0.5, 0.5)
@@ -331,7 +331,7 @@ def mixed(settings: dict[str, Any], images: torch.Tensor, targets: torch.Tensor)
     """Images and targets as the recipe mixes them."""
     if not settings.get("mix"):
         return images, targets
-    from sla.data.mixing import parse_mix
+    from sla.augment.mixing import parse_mix
     from sla.labels import MixedTarget
 
     images, partner, lam = parse_mix(settings["mix"])(images, Draws(0, 0, len(images)))

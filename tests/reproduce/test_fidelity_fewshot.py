@@ -3,18 +3,18 @@
 import pytest
 import torch
 
+from sla.augment.ops import ColorJitter, Flip, Normalize, RandomCrop
+from sla.augment.pipelines import train_pipeline
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops, count_parameters
-from sla.data.augment import ColorJitter, Flip, Normalize, RandomCrop
-from sla.data.draws import Draws
-from sla.data.recipe import train_pipeline
-from sla.fewshot.config import FewShotConfig, make_fewshot_config
-from sla.fewshot.model import build_model
 from sla.reproduce.costs import flop_of, images_of
 from sla.reproduce.paper import experiment
 from sla.reproduce.recipes import cell_settings, recipe
-from sla.training.config import with_values
-from sla.training.schedules import rate_factor
+from sla.runs.config import with_values
+from sla.runs.schedules import rate_factor
+from sla.sampling.draws import Draws
+from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
+from sla.tasks.fewshot.model import build_model
 
 CIFAR = (129.377, 124.106, 112.478), (68.209, 65.431, 70.459)  # of pixels up to 255
 MINI = (120.396, 115.594, 104.540), (70.682, 68.276, 72.545)

@@ -43,9 +43,9 @@ class SLAModule(LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """`val/single`, `val/aggregated`, `val/distilled`: accuracies, as far as the method has them."""
         input, target = batch
-        for how, logits in self.model.logits_by_kind(input).items():
+        for inference, logits in self.model.logits_by_inference(input).items():
             right = (logits.argmax(-1) == target).float().mean()
-            self.log(f"val/{how}", right, batch_size=len(target), prog_bar=True)
+            self.log(f"val/{inference}", right, batch_size=len(target), prog_bar=True)
 
     def configure_optimizers(self) -> Any:
         """What `configure` makes of the classifier."""

@@ -30,7 +30,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         method: str = "sla+sd",
         views: str = "rot4",
         backbone: str = "resnet8",
-        how: str | None = None,
+        inference: str | None = None,
         epochs: int = 30,
         batch_size: int = 64,
         learning_rate: float = 0.05,
@@ -39,7 +39,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         self.method = method
         self.views = views
         self.backbone = backbone
-        self.how = how
+        self.inference = inference
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
@@ -84,7 +84,9 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         if not hasattr(self, "model_"):
             raise InputError("this SLAClassifier is not fitted yet: call fit first")
         batches = ((_images(X) - self.mean_) / self.std_).split(256)
-        return torch.cat([self.model_.predict(batch, self.how).probabilities for batch in batches]).numpy()
+        return torch.cat(
+            [self.model_.predict(batch, self.inference).probabilities for batch in batches]
+        ).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """(n,) labels, as `fit` got them."""

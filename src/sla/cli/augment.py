@@ -35,14 +35,14 @@ def search(
     assign: Annotated[list[str] | None, Option("--set", help="Any key of a run, as in run.epochs=5.")] = None,
 ) -> None:
     """Find a policy by density matching (Fast AutoAugment); stopped, the same command goes on."""
+    from sla.augment.syntax import quoted
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
     from sla.cli.settings import make_tree
-    from sla.data.calls import quoted
     from sla.disk import replacing
     from sla.errors import shown
-    from sla.training.config import Config, make_config
-    from sla.training.search import SearchSettings, search_policy
+    from sla.policy_search import SearchSettings, search_policy
+    from sla.runs.config import Config, make_config
 
     given: dict[str, Any] = {
         "data.source": data,

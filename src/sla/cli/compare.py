@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from sla.comparison import Comparison
+    from sla.compare.comparison import Comparison
 
 
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Folders of runs, or RUN:KIND for a kind of inference.")],
-    how: Annotated[
+    inference: Annotated[
         str | None, typer.Option(help="single, aggregated or distilled; each run's headline by default.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Other images than the first run's test images.")] = None,
-    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
+    ] = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
     ] = None,
@@ -26,15 +28,20 @@ def compare(
     import json
 
     from sla.cli.output import check_writable, showing_progress
-    from sla.comparison import as_tree
-    from sla.comparison import compare as compare_runs
+    from sla.compare.comparison import as_tree
+    from sla.compare.comparison import compare as compare_runs
     from sla.errors import shown
     from sla.report.compare import write_compare_page
 
     check_writable(out, ".html")
     with showing_progress(patience=2) as progress:
         found = compare_runs(
-            runs, how=how, which=which, data=data, on_bad_image=on_bad_image, progress=progress
+            runs,
+            inference=inference,
+            checkpoint=checkpoint,
+            data=data,
+            on_bad_image=on_bad_image,
+            progress=progress,
         )
     write_compare_page(found, out)
     if json_:
@@ -46,7 +53,7 @@ def compare(
 
 def _print(found: "Comparison") -> None:
     from sla.cli.display import print_table
-    from sla.comparison import spoken_p
+    from sla.compare.comparison import format_p
 
     print(f"{len(found.dataset):,} {found.what}")
     for note in found.notes:
@@ -57,7 +64,7 @@ def _print(found: "Comparison") -> None:
         if place:
             one = found.differences[place - 1]
             interval = f"{one.points.low:+.1f} to {one.points.high:+.1f}"
-            p = spoken_p(one.adjusted).removeprefix("= ")
+            p = format_p(one.adjusted).removeprefix("= ")
             cells += [f"{one.points.mean:+.2f}", interval, f"{one.gained:,}", f"{one.lost:,}", p, one.verdict]
         else:
             cells += ["", "", "", "", "", "the first"]

@@ -10,7 +10,7 @@ from sla.cli.output import showing_progress
 from sla.errors import listed
 
 if TYPE_CHECKING:
-    from sla.data.check import Check
+    from sla.datasets.check import Check
 
 app = typer.Typer(help="Datasets: what there is, getting one, looking one through.", no_args_is_help=True)
 
@@ -23,8 +23,8 @@ Root = Annotated[
 def list_datasets() -> None:
     """Every dataset by name: what it holds, and whether it is on this machine."""
     from sla.cli.display import print_table
-    from sla.data.datasets import find
-    from sla.data.sources import CATALOGUE
+    from sla.datasets.catalogue import CATALOGUE
+    from sla.datasets.load import find
 
     rows = []
     for entry in CATALOGUE.values():
@@ -38,9 +38,9 @@ def list_datasets() -> None:
 def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
     """All that is known of one dataset: source, size, checksums, licence, splits, preprocessing."""
     from sla.cli.display import print_table
-    from sla.data.datasets import find
-    from sla.data.entry import Web
-    from sla.data.sources import find_entry, source_of
+    from sla.datasets.catalogue import find_entry, source_of
+    from sla.datasets.entry import Web
+    from sla.datasets.load import find
 
     entry, found = find_entry(name), find(name)
     rows = [
@@ -75,7 +75,7 @@ def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Root = None) -> None:
     """Get a dataset, unless it is there: the official address first, then the mirrors."""
-    from sla.data.datasets import get as get_dataset
+    from sla.datasets.load import get as get_dataset
 
     with showing_progress() as progress:
         got = get_dataset(name, root=root, progress=progress)
@@ -93,7 +93,7 @@ def check(
 ) -> None:
     """Counts, checksums, class balance, broken images, images that are in both train and test."""
     from sla.cli.output import check_writable
-    from sla.data.check import check as check_dataset
+    from sla.datasets.check import check as check_dataset
 
     if sheet is not None:
         check_writable(sheet)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from sla.data.download import Progress
-    from sla.training.run import Run
+    from sla.datasets.download import Progress
+    from sla.tasks.classifier.run import Run
 
 Scores = dict[str, dict[str, float]]
 
@@ -18,14 +18,16 @@ def evaluate(
     run: Annotated[
         list[str], typer.Argument(help="A run's folder, or several for an ensemble; then data, if other.")
     ],
-    how: Annotated[
+    inference: Annotated[
         str | None, typer.Option(help="single, aggregated, distilled, ten-crop or ensemble; all by default.")
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(help="Of an ensemble: single, aggregated, distilled; each run's best by default."),
     ] = None,
-    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
+    ] = "last",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
     on_bad_image: Annotated[
@@ -42,26 +44,30 @@ def evaluate(
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
     from sla.errors import InputError, shown
-    from sla.training.run import Run
+    from sla.tasks.classifier.run import Run
 
     folders, data = _runs_and_data(run)
-    if how == "ensemble" and len(folders) < 2:
+    if inference == "ensemble" and len(folders) < 2:
         other = f"; {shown(data)} is none: no config.yaml in it" if data else ""
         raise InputError(f"an ensemble needs at least two runs{other}")
-    if how != "ensemble" and (len(folders) > 1 or members):
-        raise InputError("several runs are evaluated together by --how ensemble; side by side by sla compare")
-    runs = [Run(folder, which) for folder in folders]
+    if inference != "ensemble" and (len(folders) > 1 or members):
+        raise InputError(
+            "several runs are evaluated together by --inference ensemble; side by side by sla compare"
+        )
+    runs = [Run(folder, checkpoint) for folder in folders]
     options = {"batch_size": batch_size, "workers": workers}
     with showing_progress(patience=2) as progress:
-        if how == "ensemble":
+        if inference == "ensemble":
             count, found = _together(runs, data, members, on_bad_image, progress, options)
         else:
-            count, found = _alone(runs[0], data, how, on_bad_image, progress, options)
+            count, found = _alone(runs[0], data, inference, on_bad_image, progress, options)
     if json_:
-        print(json.dumps({"run": " ".join(folders), "which": which, "images": count, "inference": found}))
+        print(
+            json.dumps({"run": " ".join(folders), "which": checkpoint, "images": count, "inference": found})
+        )
         return
-    print(f"{count:,} images, {which} checkpoint")
-    if how == "ensemble":
+    print(f"{count:,} images, {checkpoint} checkpoint")
+    if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms an image")
     print_table(
@@ -94,20 +100,20 @@ def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
 def _alone(
     run: "Run",
     data: str | None,
-    how: str | None,
+    inference: str | None,
     on_bad_image: Any,
     progress: "Progress",
     options: dict[str, Any],
 ) -> tuple[int, Scores]:
     dataset, found = run.dataset(data, on_bad_image, progress), {}
-    for kind in run.model.method.kinds if how is None else (how,):
+    for kind in run.model.method.inferences if inference is None else (inference,):
         start, tick = time.monotonic(), partial(progress, f"{kind} inference")
         if kind == "ten-crop":
             outputs = run.ten_crop(dataset, tick=tick, **options)
         else:
-            outputs = run.evaluate(dataset, tick, kinds=(kind,), **options)
+            outputs = run.evaluate(dataset, tick, inferences=(kind,), **options)
         # Ten crops of an image are as sure as the one that the temperature was fitted for.
-        fitted = run.temperatures | {"ten-crop": run.temperatures.get(run.model.best_how, 1.0)}
+        fitted = run.temperatures | {"ten-crop": run.temperatures.get(run.model.best_inference, 1.0)}
         found[kind] = outputs.scores(fitted)[kind] | _pace(start, len(dataset))
     return len(dataset), found
 
@@ -115,16 +121,16 @@ def _alone(
 def _together(
     runs: "list[Run]",
     data: str | None,
-    how: str | None,
+    inference: str | None,
     on_bad_image: Any,
     progress: "Progress",
     options: dict[str, Any],
 ) -> tuple[int, Scores]:
-    from sla.training.ensemble import evaluate_ensemble
+    from sla.compare.ensemble import evaluate_ensemble
 
     start, tick = time.monotonic(), partial(progress, "inference of all runs")
     outputs = evaluate_ensemble(
-        runs, data, how, tick, on_bad_image=on_bad_image, progress=progress, **options
+        runs, data, inference, tick, on_bad_image=on_bad_image, progress=progress, **options
     )
     count = len(outputs.targets)
     return count, {"ensemble": outputs.scores()["ensemble"] | _pace(start, count)}

@@ -9,10 +9,12 @@ import typer
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx.")],
-    how: Annotated[
+    inference: Annotated[
         str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
     ] = None,
-    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
+    ] = "last",
     preprocessing: Annotated[
         bool, typer.Option(help="Resizing, cropping and normalising inside: it takes pictures as they are.")
     ] = False,
@@ -23,16 +25,16 @@ def export(
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
     from sla.errors import shown
-    from sla.inference import check_how
-    from sla.training.run import Run
+    from sla.inference import check_inference
+    from sla.tasks.classifier.run import Run
 
-    opened = Run(run, which)
-    check_how(how or opened.model.method.headline, opened.model.method.kinds)
+    opened = Run(run, checkpoint)
+    check_inference(inference or opened.model.method.headline, opened.model.method.inferences)
     check_writable(out, ".onnx")
     with TrainingDisplay(sys.stdout.isatty()) as display:
         found = opened.export(
             out,
-            how,
+            inference,
             preprocessing=preprocessing,
             say=display.say,
             tick=lambda done, total: display.reading("comparing", done, total),

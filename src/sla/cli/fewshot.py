@@ -39,8 +39,8 @@ def train(
     """Learn to learn from few pictures, on episodes; tested on classes that training never saw."""
     from sla.cli.display import TrainingDisplay, print_table
     from sla.cli.settings import choose_out, make_tree
-    from sla.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.fewshot.session import train_fewshot
+    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
+    from sla.tasks.fewshot.session import train_fewshot
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -65,8 +65,8 @@ def train(
         )
     print(f"run: {run.folder}")
     rows = [
-        (f"{which}, {shot_}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
-        for which, found in run.result["accuracies"].items()
+        (f"{checkpoint}, {shot_}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
+        for checkpoint, found in run.result["accuracies"].items()
         for shot_, kinds in found["test"].items()
         for kind, scores in kinds.items()
     ]
@@ -91,7 +91,7 @@ def evaluate(
     seed: Annotated[int, Option(help="Which episodes.")] = 0,
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    which: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"] | None, Option(help="refuse or skip; as the run did by default.")
     ] = None,
@@ -102,9 +102,9 @@ def evaluate(
 
     from sla.cli.display import TrainingDisplay, print_table
     from sla.errors import InputError, SLAWarning
-    from sla.fewshot.evaluate import episode_interval, paired_interval
-    from sla.fewshot.run import FewShotRun, evaluate_episodes, open_tested, other_test_set
-    from sla.training.gaps import put, same_source
+    from sla.runs.defaults import put, same_source
+    from sla.tasks.fewshot.evaluate import episode_interval, paired_interval
+    from sla.tasks.fewshot.run import FewShotRun, evaluate_episodes, open_tested, other_test_set
 
     if len(runs) > 2:
         raise InputError(f"one run, or two to compare, not {len(runs)}")
@@ -113,7 +113,8 @@ def evaluate(
             "a run has its own method and views: --method and --views are for pretrained backbones"
         )
     opened = [
-        open_tested(name, which, *((None, None) if Path(name).is_dir() else (method, views))) for name in runs
+        open_tested(name, checkpoint, *((None, None) if Path(name).is_dir() else (method, views)))
+        for name in runs
     ]
     own = [tested.config.episodes for tested in opened]
     shots = _agreed("--shot", None if shot is None else _numbers(shot), [part.test_shots for part in own])
@@ -148,7 +149,7 @@ def evaluate(
             )
         found = [
             (
-                tested.model.kinds,
+                tested.model.inferences,
                 evaluate_episodes(
                     tested,
                     test,
@@ -214,7 +215,7 @@ def predict(
     support: Annotated[Path, Option(help="A folder with a folder of a few pictures for each thing.")],
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    which: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"], Option(help="refuse, or skip what cannot be read, with a note.")
     ] = "refuse",
@@ -225,13 +226,13 @@ def predict(
     """Which of the things in the support folder is on these pictures? No training."""
     from sla.cli.display import TrainingDisplay
     from sla.cli.predict import choose_form, find_pictures, print_answers
-    from sla.data.files import readable_rows
-    from sla.fewshot.predict import adapt_to_folder, classify_files
-    from sla.fewshot.run import open_tested
-    from sla.training.build import file_images
+    from sla.images.files import readable_rows
+    from sla.tasks.classifier.build import file_images
+    from sla.tasks.fewshot.predict import adapt_to_folder, classify_files
+    from sla.tasks.fewshot.run import open_tested
 
     form = choose_form(json_, csv_)
-    model = open_tested(run, which, method, views).model
+    model = open_tested(run, checkpoint, method, views).model
     paths = find_pictures(files)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(file_images(model.about, paths))]

@@ -12,7 +12,7 @@ import typer
 from sla.errors import InputError, shown
 
 if TYPE_CHECKING:
-    from sla.data.download import Progress
+    from sla.datasets.download import Progress
 
 
 class _TriedError(Exception):

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 def predict(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
-    how: Annotated[str | None, typer.Option(help="single, aggregated or distilled.")] = None,
-    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    inference: Annotated[str | None, typer.Option(help="single, aggregated or distilled.")] = None,
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
+    ] = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
     ] = "refuse",
@@ -26,14 +28,14 @@ def predict(
     csv_: Annotated[bool, typer.Option("--csv", help="A CSV with every class's probability.")] = False,
 ) -> None:
     """Class names with calibrated probabilities."""
-    from sla.data.files import readable_rows
-    from sla.training.run import Run
+    from sla.images.files import readable_rows
+    from sla.tasks.classifier.run import Run
 
     form = choose_form(json_, csv_)
-    opened, paths = Run(run, which), find_pictures(files)
+    opened, paths = Run(run, checkpoint), find_pictures(files)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    print_answers(paths, opened.predict(paths, how).probabilities, opened.classes, top, form)
+    print_answers(paths, opened.predict(paths, inference).probabilities, opened.classes, top, form)
 
 
 def choose_form(as_json: bool, as_csv: bool) -> str:
@@ -75,7 +77,7 @@ def print_answers(
 
 def find_pictures(files: list[Path]) -> list[Path]:
     """The files, and the pictures in those that are folders."""
-    from sla.data.scan import EXTENSIONS
+    from sla.datasets.scan import EXTENSIONS
     from sla.errors import InputError
 
     paths: list[Path] = []

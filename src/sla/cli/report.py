@@ -9,7 +9,9 @@ import typer
 def report(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
     data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
-    which: Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")] = "last",
+    checkpoint: Annotated[
+        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
+    ] = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
     ] = None,
@@ -19,9 +21,9 @@ def report(
     from sla.cli.output import check_writable, showing_progress
     from sla.errors import shown
     from sla.report.run import write_run_page
-    from sla.training.run import Run
+    from sla.tasks.classifier.run import Run
 
-    opened = Run(run, which)
+    opened = Run(run, checkpoint)
     page = out or run / "report.html"
     check_writable(page, ".html")
     with showing_progress(patience=2) as progress:

@@ -217,7 +217,7 @@ class RunnerDisplay:
 
 def _numbers(record: "Record") -> str:
     kinds = ("single", "aggregated", "distilled")
-    found = {how: getattr(record, f"last_{how}") for how in kinds}
+    found = {inference: getattr(record, f"last_{inference}") for inference in kinds}
     found |= {name: value for name, value in record.more.items() if isinstance(value, float)}
     words = [f"{name} {value:.2f}" for name, value in found.items() if value is not None]
     return ", ".join(words) + f" ({_hours((record.seconds or 0) / 3600)})"

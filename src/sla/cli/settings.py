@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 from sla.errors import InputError
 
 if TYPE_CHECKING:
-    from sla.training.config import Part
+    from sla.runs.config import Part
 
 
 def make_tree(
     kind: "type[Part]", given: dict[str, Any], assign: list[str] | None, file: Path | None = None
 ) -> dict[str, Any]:
     """What a file says, then the options that were given, then `--set`."""
-    from sla.training.config import parse_assignment, read_config, with_values
+    from sla.runs.config import parse_assignment, read_config, with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])

@@ -9,8 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
-    from sla.training.config import Config
-    from sla.training.run import Run
+    from sla.runs.config import Config
+    from sla.tasks.classifier.run import Run
 
 METHODS = "baseline, da, mt, sla, sla+sd"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
@@ -44,7 +44,7 @@ def train(
     """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
     from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError
-    from sla.training.config import Config, make_config, with_values
+    from sla.runs.config import Config, make_config, with_values
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -84,7 +84,7 @@ def train(
 
 def _train_one(config: "Config", out: Path, resume: bool, report: bool) -> "Run":
     from sla.cli.display import TrainingDisplay
-    from sla.training.session import train as run_session
+    from sla.session import train as run_session
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
         run = run_session(
@@ -112,7 +112,7 @@ def _write_page(run: "Run", display: "TrainingDisplay") -> None:
 
 def _preview_one(config: "Config") -> None:
     from sla.cli.display import TrainingDisplay
-    from sla.training.session import preview
+    from sla.session import preview
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
         preview(config, say=display.say, progress=display.reading)
@@ -124,12 +124,12 @@ def _print_results(runs: "list[Run]") -> None:
     rows = []
     for run in runs:
         result = run.result
-        for which, found in result["accuracies"].items():
+        for checkpoint, found in result["accuracies"].items():
             for split in ("test", "val"):
-                for how, scores in found.get(split, {}).items():
-                    mark = " *" if how == result["headline"] and which == "last" else ""
-                    label = f"{run.config.method.name}, {which}, {split}"
-                    rows.append((label, how + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
+                for inference, scores in found.get(split, {}).items():
+                    mark = " *" if inference == result["headline"] and checkpoint == "last" else ""
+                    label = f"{run.config.method.name}, {checkpoint}, {split}"
+                    rows.append((label, inference + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
         print(f"run: {run.folder}")
     print_table(("", "inference", "accuracy %", "ECE %"), rows)
     for run in runs:

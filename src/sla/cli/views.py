@@ -23,14 +23,14 @@ def views(
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
     from sla.errors import InputError
-    from sla.training.probe import CANDIDATES, look_at_views, split_candidates
-    from sla.training.view_accuracy import CAN, advise
+    from sla.tasks.classifier.view_accuracy import CAN, advise
+    from sla.tasks.classifier.view_probe import CANDIDATES, probe_data, split_candidates
 
     if minutes is not None and not 0 < minutes < float("inf"):
         raise InputError(f"--minutes must be above 0, not {minutes}")
     named = split_candidates(candidates) if candidates is not None else CANDIDATES
     with showing_progress() as progress:
-        found = look_at_views(
+        found = probe_data(
             data, named, seed=seed, minutes=minutes, on_bad_image=on_bad_image, progress=progress
         )
     rows = []

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sla.report import html
 from sla.report.charts import Bin, reliability_chart
-from sla.training.metrics import BINS, calibration_error
+from sla.runs.metrics import BINS, calibration_error
 
 
 def reliability(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> list[Bin]:
@@ -58,7 +58,7 @@ def calibration_part(logits: Tensor, targets: Tensor, temperature: float | None)
     )
 
 
-def surest_mistakes(
+def most_confident_mistakes(
     logits: Tensor, targets: Tensor, temperature: float, most: int
 ) -> list[tuple[int, float]]:
     """The places of the wrong answers with their probability, the surest first."""

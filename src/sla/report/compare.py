@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sla.comparison import Comparison, SeedGroup, spoken_p
+from sla.compare.comparison import Comparison, SeedGroup, format_p
 from sla.errors import shown
 from sla.report import html
-from sla.report.amounts import amount, duration, part
 from sla.report.charts import Strip, strip_chart
+from sla.report.formatting import amount, duration, part
 from sla.report.pictures import Card, cards, short_name
 from sla.stats import Interval
 
@@ -63,7 +63,7 @@ def _accuracies(comparison: Comparison) -> str:
     ]
     header = ("run, inference", "accuracy", "95% interval", "right", "method", "seed")
     words = (
-        f"On the same {len(comparison.dataset):,} {comparison.what}, with the {found[0][0].run.which} "
+        f"On the same {len(comparison.dataset):,} {comparison.what}, with the {found[0][0].run.checkpoint} "
         "checkpoint of each. The bar is the 95% interval (Wilson); the dashed line is the first run. Two "
         "intervals may overlap though the runs differ: below, answers are paired image by image."
     )
@@ -82,7 +82,7 @@ def _differences(comparison: Comparison) -> str:
         counts = [f"{n:,}" for n in (one.gained, one.lost, one.both_right, one.both_wrong)]
         p_values = [one.p, one.adjusted] if several else [one.p]
         interval = f"{one.points.low:+.1f} to {one.points.high:+.1f}"
-        p_cells = [spoken_p(p).removeprefix("= ") for p in p_values]
+        p_cells = [format_p(p).removeprefix("= ") for p in p_values]
         rows.append((entry.name, f"{one.points.mean:+.2f}", interval, *p_cells, one.verdict, *counts))
         strips.append(Strip(entry.name, (), one.points))
     tested = ("p", f"p for {len(rows)} tests") if several else ("p",)
@@ -127,7 +127,7 @@ def _paired(group: SeedGroup, first: SeedGroup) -> list[str]:
 
 def _group_name(comparison: Comparison, group: SeedGroup) -> str:
     entry, more = comparison.entries[group.places[0]], len(group.places) - 1
-    return f"{shown(entry.run.folder)}{f' and {more} more' if more else ''}, {entry.how}"
+    return f"{shown(entry.run.folder)}{f' and {more} more' if more else ''}, {entry.inference}"
 
 
 def _flips(comparison: Comparison) -> str:
@@ -157,7 +157,7 @@ def _card(comparison: Comparison, place: int, image: int) -> Card:
     pixels = dataset.read([image])
     true, name = classes[int(dataset.targets[image])], short_name(dataset.name(image))
     answers = [
-        f"{who}: {classes[int(entry.given[image])]}, {100 * float(entry.sure[image]):.1f}%"
+        f"{who}: {classes[int(entry.given[image])]}, {100 * float(entry.confidence[image]):.1f}%"
         for who, entry in (("first", comparison.entries[0]), ("this", comparison.entries[place]))
     ]
     lines = (f"is {true}", *answers, name)
@@ -193,7 +193,7 @@ def _costs(comparison: Comparison) -> str:
     rows = []
     for entry in comparison.entries:
         cost = part(entry.run.result, "cost")
-        inference = part(cost, "inference_flop").get(entry.how)
+        inference = part(cost, "inference_flop").get(entry.inference)
         rows.append(
             (
                 entry.name,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from sla import __version__
-from sla.data.datasets import load
+from sla.datasets.load import load
 from sla.demo import METHODS, PER_CLASS, ROWS, Results, summary
 from sla.report import html
 from sla.report.charts import Strip, strip_chart

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import torch
 
 from sla.report import html
+from sla.runs.metrics import balanced_accuracy
 from sla.stats import share
-from sla.training.evaluation import Outputs
-from sla.training.metrics import balanced_accuracy
-from sla.training.run import Run
+from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.run import Run
 
 EQUAL = 1.2  # the largest class has at most so many times the images of the smallest: nothing to tell apart
 MANY, FEW = 100, 20  # training images: above MANY is many-shot, below FEW is few-shot
@@ -58,7 +58,7 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
     if counts is None:
         words = "How many training images each class had is not known: the run has no whole result.json."
     elif max(counts) <= EQUAL * min(counts):
-        reached = (f"{how} {value}" for how, value in _balanced(outputs).items())
+        reached = (f"{inference} {value}" for inference, value in _balanced(outputs).items())
         words = (
             f"Every class has {_range(counts)} training images. Balanced accuracy, the mean over classes: "
         )
@@ -79,7 +79,7 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
     rows.append(
         ["balanced: mean over classes", f"{present:,}", each, count, *_balanced(outputs).values(), ""]
     )
-    names = [how + (" *" if how == headline else "") for how in kinds]
+    names = [inference + (" *" if inference == headline else "") for inference in kinds]
     header = ("classes", "number", "training images", "images here", *names, "95% interval *")
     table = html.table(header, rows, "Accuracy by frequency")
     return html.paragraph(words, "soft") + table + (_all_counts(counts, classes) if counts else "")
@@ -88,15 +88,15 @@ def frequency_part(run: Run, outputs: Outputs, classes: Sequence[str]) -> str:
 def _balanced(outputs: Outputs) -> dict[str, str]:
     """Of each kind of inference, as it is shown."""
     found = outputs.logits.items()
-    return {how: f"{balanced_accuracy(logits, outputs.targets):.2f}%" for how, logits in found}
+    return {inference: f"{balanced_accuracy(logits, outputs.targets):.2f}%" for inference, logits in found}
 
 
 def _row(group: Shots, counts: Sequence[int], outputs: Outputs, headline: str) -> list[str]:
     own = torch.isin(outputs.targets, torch.tensor(group.classes))
     numbers, images = [counts[c] for c in group.classes], int(own.sum())
     hits = {
-        how: int((logits[own].argmax(1) == outputs.targets[own]).sum())
-        for how, logits in outputs.logits.items()
+        inference: int((logits[own].argmax(1) == outputs.targets[own]).sum())
+        for inference, logits in outputs.logits.items()
     }
     reached = [f"{100 * n / images:.2f}%" if images else "" for n in hits.values()]
     _, low, high = share(hits[headline], images)

@@ -8,25 +8,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sla.data.download import Progress
-from sla.data.hold import OnBadImage
-from sla.data.loader import EvalLoader
-from sla.data.store import Dataset
+from sla.datasets.download import Progress
 from sla.errors import InputError, shown
+from sla.images.storage import OnBadImage
+from sla.images.store import Dataset
 from sla.labels import join_labels
 from sla.report import html
-from sla.report.amounts import amount, duration, part
-from sla.report.calibration import calibration_part, surest_mistakes
+from sla.report.calibration import calibration_part, most_confident_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
+from sla.report.formatting import amount, duration, part
 from sla.report.imbalance import frequency_part
 from sla.report.matrix import classes_part, matrix_part
 from sla.report.pictures import Card, cards, sheet, short_name
-from sla.report.views import views_told_part
+from sla.report.views import view_accuracy_part
+from sla.runs.metrics import MetricsFile, calibration_error
+from sla.sampling.loader import EvalLoader
 from sla.stats import Interval, share
-from sla.training.evaluation import Outputs
-from sla.training.metrics import MetricsFile, calibration_error
-from sla.training.run import HELD_OUT, Run
-from sla.training.split import same_classes
+from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.run import HELD_OUT, Run
+from sla.tasks.classifier.split import same_classes
 
 MISTAKES, VIEWED = 12, 4  # pictures of mistakes, and of what the model sees
 NOTES = {
@@ -99,7 +99,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         ),
         html.section("The worst mistakes", _mistakes(dataset, logits, targets, classes, temperature or 1.0)),
         html.section("What the model sees", _views(run, dataset, classes)),
-        views_told_part(run.result),
+        view_accuracy_part(run.result),
         html.section("What it cost", _cost(run)),
         html.section("How this was made", *_origin(run)),
     )
@@ -117,43 +117,45 @@ def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
     )
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline)
     before = calibration_error(logits, outputs.targets)
-    sure = logits.double().div(temperature or 1.0).softmax(1).max(1).values.mean().item()
-    words += f" On average it claims to be {100 * sure:.1f}% sure; its calibration error is "
+    confidence = logits.double().div(temperature or 1.0).softmax(1).max(1).values.mean().item()
+    words += f" On average it claims to be {100 * confidence:.1f}% sure; its calibration error is "
     if temperature is None:
         return words + f"{before:.1f}%."
     after = calibration_error(logits, outputs.targets, temperature)
     return words + f"{after:.1f}% ({before:.1f}% before temperature scaling)."
 
 
-def _hits(outputs: Outputs, how: str) -> int:
-    return int((outputs.logits[how].argmax(1) == outputs.targets).sum())
+def _hits(outputs: Outputs, inference: str) -> int:
+    return int((outputs.logits[inference].argmax(1) == outputs.targets).sum())
 
 
 def _accuracies(run: Run, outputs: Outputs, what: str) -> str:
     count, scores = len(outputs.targets), outputs.scores(run.temperatures)
-    found: dict[str, Interval] = {how: share(_hits(outputs, how), count) for how in outputs.logits}
+    found: dict[str, Interval] = {
+        inference: share(_hits(outputs, inference), count) for inference in outputs.logits
+    }
     flop = part(part(run.result, "cost"), "inference_flop")
     rows = [
         (
-            how + (" *" if how == run.model.method.headline else ""),
+            inference + (" *" if inference == run.model.method.headline else ""),
             f"{top1.mean:.2f}%",
             f"{top1.low:.1f} to {top1.high:.1f}",
-            f"{scores[how]['top5']:.2f}%",
-            f"{scores[how]['ece']:.2f}%",
-            f"{scores[how]['nll']:.3f}",
-            amount(flop.get(how), "FLOP"),
+            f"{scores[inference]['top5']:.2f}%",
+            f"{scores[inference]['ece']:.2f}%",
+            f"{scores[inference]['nll']:.3f}",
+            amount(flop.get(inference), "FLOP"),
         )
-        for how, top1 in found.items()
+        for inference, top1 in found.items()
     ]
     header = ("inference", "top 1", "95% interval", "top 5", "ECE", "NLL", "cost an image")
     return (
         html.paragraph(
-            f"On {count:,} {what}, with the {run.which} checkpoint. The bar is the 95% interval (Wilson) "
-            "that so many images allow; the dashed line is the first row. All kinds saw the same "
+            f"On {count:,} {what}, with the {run.checkpoint} checkpoint. The bar is the 95% interval "
+            "(Wilson) that so many images allow; the dashed line is the first row. All kinds saw the same "
             "images, so their intervals may overlap though they differ.",
             "soft",
         )
-        + strip_chart([Strip(how, (), top1) for how, top1 in found.items()])
+        + strip_chart([Strip(inference, (), top1) for inference, top1 in found.items()])
         + html.table(header, rows, "Accuracy by kind of inference")
         + html.paragraph("* the headline, which the rest of the page is about", "soft")
     )
@@ -202,7 +204,7 @@ def _spoken(column: str) -> str:
 def _mistakes(
     dataset: Dataset, logits: Tensor, targets: Tensor, classes: list[str], temperature: float
 ) -> str:
-    worst = surest_mistakes(logits, targets, temperature, MISTAKES)
+    worst = most_confident_mistakes(logits, targets, temperature, MISTAKES)
     if not worst:
         return html.paragraph("There are none: every image was given its own class.")
     places = [place for place, _ in worst]

@@ -8,7 +8,7 @@ from sla.report.charts import Strip, strip_chart
 from sla.stats import Interval
 
 
-def views_told_part(result: dict[str, Any]) -> str:
+def view_accuracy_part(result: dict[str, Any]) -> str:
     """The section from a run's result.json; nothing where the method does not tell its views."""
     found = result.get("view_accuracy")
     try:

@@ -10,10 +10,10 @@ import torch
 
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops
-from sla.data.protocols import long_tailed_counts
-from sla.data.sources import CATALOGUE
+from sla.datasets.catalogue import CATALOGUE
 from sla.reproduce.jobs import cells_of, jobs_of
 from sla.reproduce.recipes import Settings
+from sla.sampling.protocols import long_tailed_counts
 from sla.views import parse_views
 
 BACKWARD = 2  # what the backward pass costs, in forward passes

@@ -7,7 +7,7 @@ in shares of the run, and small networks; `smoke` has the digits of this package
 
 import re
 
-from sla.data.sources import CATALOGUE
+from sla.datasets.catalogue import CATALOGUE
 from sla.errors import InputError, nearest
 from sla.reproduce.names import SCALES
 from sla.reproduce.paper import Column, Row

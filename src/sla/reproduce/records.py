@@ -18,7 +18,9 @@ TABLE = "runs.csv"
 JSON_COLUMNS = ("settings", "members", "more", "versions")
 
 
-ACCURACIES = tuple(f"{w}_{how}" for w in ("last", "best") for how in ("single", "aggregated", "distilled"))
+ACCURACIES = tuple(
+    f"{w}_{inference}" for w in ("last", "best") for inference in ("single", "aggregated", "distilled")
+)
 
 
 class Record(BaseModel):

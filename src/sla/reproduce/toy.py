@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from sla.data.datasets import load
-from sla.data.protocols import class_subset, limited
-from sla.data.store import Dataset
+from sla.datasets.load import load
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError
+from sla.images.store import Dataset
+from sla.sampling.protocols import class_subset, limited
 
 WAYS = ("upright", "kept", "joint")
 ROTATIONS = 4

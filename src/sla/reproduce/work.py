@@ -11,9 +11,9 @@ import torch
 from sla.disk import exclusive, replacing
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
-from sla.training.config import make_config, with_values
-from sla.training.result import describe_origin
-from sla.training.run import Run
+from sla.runs.config import make_config, with_values
+from sla.tasks.classifier.result import describe_origin
+from sla.tasks.classifier.run import Run
 
 Watch = Callable[[int, int], None]  # steps done, steps in all
 
@@ -68,7 +68,7 @@ def read_finished(job: Job, out: Path) -> Record | None:
 
 
 def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
-    from sla.training.session import train
+    from sla.session import train
 
     folder = folder_of(job, out)
     config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
@@ -76,12 +76,12 @@ def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     run = train(config, folder, resume=(folder / "config.yaml").is_file(), watch=step)
     result = run.result
     values: dict[str, Any] = {
-        f"{which}_{how}": scores["top1"]
-        for which, found in result["accuracies"].items()
-        for how, scores in found.get("test", {}).items()
+        f"{checkpoint}_{inference}": scores["top1"]
+        for checkpoint, found in result["accuracies"].items()
+        for inference, scores in found.get("test", {}).items()
     }
     held_out = result["accuracies"]["last"].get("val", {})
-    more = {f"val_{how}": scores["top1"] for how, scores in held_out.items()}
+    more = {f"val_{inference}": scores["top1"] for inference, scores in held_out.items()}
     return values | {"more": more} | _cost_of(result)
 
 
@@ -92,13 +92,13 @@ def _cost_of(result: dict[str, Any]) -> dict[str, Any]:
 
 def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     """The members' class logits, averaged."""
-    from sla.training.ensemble import evaluate_ensemble
+    from sla.compare.ensemble import evaluate_ensemble
 
     records, runs = _members(job, out)
-    how = job.settings["how"]
-    outputs = evaluate_ensemble(runs, how=how, tick=watch)
+    inference = job.settings["how"]
+    outputs = evaluate_ensemble(runs, inference=inference, tick=watch)
     return {
-        f"last_{how}": outputs.scores()["ensemble"]["top1"],
+        f"last_{inference}": outputs.scores()["ensemble"]["top1"],
         "training_flop": sum(record.training_flop or 0 for record in records),
         "parameters": sum(record.parameters or 0 for record in records),
     }
@@ -117,10 +117,10 @@ def _ten_crop(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 
 def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     """Accuracy on training and test images of every snapshot that the member kept."""
-    from sla.data.protocols import limited
     from sla.factory import load
-    from sla.training.evaluation import infer
-    from sla.training.plan import make_plan
+    from sla.sampling.protocols import limited
+    from sla.tasks.classifier.evaluation import infer
+    from sla.tasks.classifier.plan import make_plan
 
     (record,), (run,) = _members(job, out)
     plan = make_plan(run.config)
@@ -133,7 +133,7 @@ def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
         model = load(path)
         point: dict[str, float] = {"step": int(path.stem)}
         for name, dataset in parts.items():
-            outputs = infer(model, dataset, run.pipeline, kinds=("single",))
+            outputs = infer(model, dataset, run.pipeline, inferences=("single",))
             point[name] = outputs.scores()["single"]["top1"]
         curve.append(point)
         if watch is not None:
@@ -145,8 +145,8 @@ def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 
 def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     """Episodes to learn, then the mean accuracy over the same test episodes for every method and seed."""
-    from sla.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.fewshot.session import train_fewshot
+    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
+    from sla.tasks.fewshot.session import train_fewshot
 
     folder = folder_of(job, out)
     tree = with_values({}, dict(job.settings) | {"run.seed": job.seed}, FewShotConfig)
@@ -154,9 +154,9 @@ def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     resume = (folder / "config.yaml").is_file()
     result = train_fewshot(make_fewshot_config(tree), folder, resume=resume, watch=step).result
     more = {
-        f"{shot}-shot {how}": scores["top1"]
+        f"{shot}-shot {inference}": scores["top1"]
         for shot, kinds in result["accuracies"]["last"]["test"].items()
-        for how, scores in kinds.items()
+        for inference, scores in kinds.items()
     }
     return {"more": more} | _cost_of(result)
 

@@ -1,0 +1,1 @@
+"""Label-keeping augmentation of whole batches, policies and mixing, and their text form."""

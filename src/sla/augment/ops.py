@@ -1,0 +1,279 @@
+"""Label-keeping augmentation of whole batches on their device: each image has random parameters of its own.
+
+An op draws the parameters for the pure functions of `transforms`; a pipeline puts ops into their fixed
+order. Images are uint8 (B, C, H, W) until `Normalize`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sla.augment.transforms import (
+    TRIES,
+    center_box,
+    color_jitter,
+    erase,
+    flip,
+    normalize,
+    pad_crop,
+    random_boxes,
+    resized_crop,
+    to_float,
+)
+from sla.errors import InputError, nearest
+from sla.sampling.draws import Draws
+
+STAGES = ("policy", "crop", "flip", "color", "normalize", "cutout")  # the order in which ops are applied
+
+
+class Op(Protocol):
+    """One augmentation of a batch; `stage` is its place among STAGES."""
+
+    stage: ClassVar[str]
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """Images (B, C, H, W), their random draws, and width / height of the originals (B,)."""
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A size x size window at random, from the image with `padding` black pixels on every side."""
+
+    size: int
+    padding: int = 0
+    stage: ClassVar[str] = "crop"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.padding <= self.size:  # beyond it a window could miss the image
+            raise InputError(f"padding must be from 0 to the crop's size {self.size}, not {self.padding}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        height, width = (side + 2 * self.padding - self.size + 1 for side in images.shape[2:])
+        if height < 1 or width < 1:
+            what = f"{images.shape[2]} x {images.shape[3]} images with padding {self.padding}"
+            raise InputError(f"a crop of {self.size} does not fit into {what}")
+        top = draws.integers("crop.top", height)[:, 0].to(images.device)
+        left = draws.integers("crop.left", width)[:, 0].to(images.device)
+        return pad_crop(images, top, left, self.size, self.padding)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A box of random area and shape, by the original picture's proportions, resampled to size x size."""
+
+    size: int
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    stage: ClassVar[str] = "crop"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise InputError(f"scale must be 0 < low <= high <= 1, not {self.scale}")
+        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise InputError(f"ratio must be 0 < low <= high, not {self.ratio}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        uniform = draws.uniform("resized_crop", 2 * TRIES + 2)
+        boxes = random_boxes(uniform, aspect.cpu(), self.scale, self.ratio)
+        return resized_crop(images, boxes.to(images.device), self.size)
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """For evaluation: the shorter side of the original is resized to size / share, the centre is kept."""
+
+    size: int
+    share: float = 7 / 8
+    stage: ClassVar[str] = "crop"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise InputError(f"share must be above 0 and at most 1, not {self.share}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        return resized_crop(images, center_box(aspect, self.share).to(images.device), self.size)
+
+
+@dataclass(frozen=True)
+class CenterWindow:
+    """For evaluation: the size x size window in the middle; a smaller image gets a black border."""
+
+    size: int
+    stage: ClassVar[str] = "crop"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        above, left = ((self.size - side) // 2 for side in images.shape[2:])
+        below, right = self.size - images.shape[2] - above, self.size - images.shape[3] - left
+        return F.pad(images, [left, right, above, below])  # less than none cuts off
+
+
+@dataclass(frozen=True)
+class Resize:
+    """The whole image, resampled to size x size."""
+
+    size: int
+    stage: ClassVar[str] = "crop"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C, size, size)."""
+        if images.shape[2:] == (self.size, self.size):
+            return images
+        whole = torch.tensor([0.0, 0.0, 1.0, 1.0], device=images.device)
+        return resized_crop(images, whole.expand(len(images), 4), self.size)
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirror left and right, with the given probability."""
+
+    probability: float = 0.5
+    stage: ClassVar[str] = "flip"
+
+    def __post_init__(self) -> None:
+        _check_probability("a flip", self.probability)
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        which = draws.uniform("flip")[:, 0] < self.probability
+        return flip(images, which.to(images.device))
+
+
+@dataclass(frozen=True)
+class VerticalFlip:
+    """Mirror top and bottom, with the given probability."""
+
+    probability: float = 0.5
+    stage: ClassVar[str] = "flip"
+
+    def __post_init__(self) -> None:
+        _check_probability("a flip", self.probability)
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        which = draws.uniform("vflip")[:, 0] < self.probability
+        return flip(images.mT, which.to(images.device)).mT
+
+
+@dataclass(frozen=True)
+class ColorJitter:
+    """Factors in 1 +- strength (not below 0) and a hue shift in +- hue, in random order for each image."""
+
+    brightness: float = 0.0
+    contrast: float = 0.0
+    saturation: float = 0.0
+    hue: float = 0.0
+    stage: ClassVar[str] = "color"
+
+    def __post_init__(self) -> None:
+        if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
+            raise InputError(f"strengths must not be negative, and hue at most 0.5: {self}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        strength = torch.tensor([self.brightness, self.contrast, self.saturation, self.hue])
+        middle = torch.tensor([1.0, 1.0, 1.0, 0.0])
+        lowest = (middle - strength).clamp(min=torch.tensor([0.0, 0.0, 0.0, -0.5]))
+        uniform = draws.uniform("color_jitter", 8)
+        factors = torch.lerp(lowest, middle + strength, uniform[:, :4])
+        order = uniform[:, 4:].argsort(1)
+        order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: spare its cost
+        return color_jitter(images, factors, order)
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """(x - mean) / std by channel, of pixels in [0, 1]; uint8 becomes float32."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    stage: ClassVar[str] = "normalize"
+
+    def __post_init__(self) -> None:
+        if not all(0 < value < math.inf for value in self.std) or not all(map(math.isfinite, self.mean)):
+            raise InputError(f"mean must be finite and std above 0, not {self.mean} and {self.std}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape, float32."""
+        return normalize(images, self.mean, self.std)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """A size x size box of zeros, which is the mean after `Normalize`; its centre may be any pixel."""
+
+    size: int
+    probability: float = 1.0
+    stage: ClassVar[str] = "cutout"
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise InputError(f"a box needs at least 1 pixel a side, not {self.size}")
+        _check_probability("a box", self.probability)
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        uniform = draws.uniform("cutout", 3)
+        centre = (uniform[:, :2] * torch.tensor(images.shape[2:])).long()
+        start = centre - self.size // 2  # before the border or beyond it: that part is not there
+        sides = torch.where(uniform[:, 2:] < self.probability, self.size, 0)
+        return erase(images, start, start + sides)
+
+
+@dataclass(frozen=True)
+class RandomErasing:
+    """A box of zeros of random area and shape, somewhere inside, with the given probability."""
+
+    probability: float = 0.5
+    scale: tuple[float, float] = (0.02, 1 / 3)
+    ratio: tuple[float, float] = (0.3, 1 / 0.3)
+    stage: ClassVar[str] = "cutout"
+
+    def __post_init__(self) -> None:
+        _check_probability("a box", self.probability)
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise InputError(f"shares of the area must be 0 < low <= high <= 1, not {self.scale}")
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        uniform = draws.uniform("erasing", 2 * TRIES + 3)
+        sides = torch.tensor(images.shape[2:])
+        shape = (sides[1] / sides[0]).expand(len(images))
+        boxes = random_boxes(uniform[:, 1:], shape, self.scale, self.ratio)
+        start = (boxes[:, :2] * sides).round()
+        size = (boxes[:, 2:] * sides).round() * (uniform[:, :1] < self.probability)
+        return erase(images, start, start + size)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Ops in the order of their STAGES, whatever order they are given in; the result is float32."""
+
+    ops: tuple[Op, ...]
+
+    def __post_init__(self) -> None:
+        for op in self.ops:
+            if op.stage not in STAGES:
+                raise InputError(
+                    f"{type(op).__name__} has unknown stage {op.stage!r}{nearest(op.stage, STAGES)}"
+                )
+        ordered = sorted(self.ops, key=lambda op: STAGES.index(op.stage))
+        object.__setattr__(self, "ops", tuple(ordered))
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> float32 (B, C, h, w); without a Normalize, in [0, 1]."""
+        for op in self.ops:
+            images = op(images, draws, aspect)
+        return to_float(images) if images.dtype == torch.uint8 else images
+
+
+def _check_probability(what: str, probability: float) -> None:
+    if not 0 <= probability <= 1:
+        raise InputError(f"the probability of {what} must be from 0 to 1, not {probability}")

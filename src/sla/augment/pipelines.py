@@ -1,0 +1,200 @@
+"""Label-keeping augmentation as text: `crop(4), flip` or `autoaugment, crop(4), flip, cutout(16)`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sla.augment.ops import (
+    CenterCrop,
+    CenterWindow,
+    ColorJitter,
+    Cutout,
+    Flip,
+    Normalize,
+    Op,
+    Pipeline,
+    RandomCrop,
+    RandomErasing,
+    RandomResizedCrop,
+    Resize,
+    VerticalFlip,
+)
+from sla.augment.policy import RandAugment, TrivialAugment, make_policy, read_policy
+from sla.augment.syntax import Call, parse_calls
+from sla.augment.transforms import LUMA
+from sla.errors import InputError, nearest
+from sla.sampling.draws import Draws
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Grey pictures for a model of one channel, three equal channels for one of three."""
+
+    count: int
+    stage: ClassVar[str] = "policy"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> (B, count, H, W)."""
+        if images.shape[1] == self.count:
+            return images
+        if images.shape[1] == 1:
+            return images.expand(-1, self.count, -1, -1)
+        if self.count != 1:
+            raise InputError(f"images of {images.shape[1]} channels for a model of {self.count}")
+        grey = images.float() * torch.tensor(LUMA, device=images.device)[:, None, None]
+        return grey.sum(1, keepdim=True).round().to(torch.uint8)
+
+
+def _whole(number: float, what: str = "padding", unit: str = " of pixels") -> int:
+    if number != int(number):
+        raise InputError(f"{what} is a whole number{unit}, not {number:g}")
+    return int(number)
+
+
+def _rand(size: int, count: float = 2, magnitude: float = 9) -> Op:
+    return RandAugment(_whole(count, "how many operations", ""), magnitude)
+
+
+def _auto(size: int, name: str | float = "cifar10") -> Op:
+    if name not in AUTOAUGMENT:
+        raise InputError(f"unknown policy {name!r}{nearest(str(name), AUTOAUGMENT)}")
+    return make_policy(read_policy(f"autoaugment_{name}"), f"autoaugment_{name}")
+
+
+def _jitter(size: int, *strengths: float) -> Op:
+    if not strengths:
+        raise InputError("jitter takes up to 4 numbers, and one at least")
+    return ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3))
+
+
+def _cutout(size: int, side: float = 16, probability: float = 1.0) -> Op:
+    if side > size:  # around the middle it would leave nothing of the picture
+        raise InputError(f"the box's side must be at most that of the picture, {size}, not {side:g}")
+    return Cutout(_whole(side, "the box's side"), probability)
+
+
+AUTOAUGMENT = ("cifar10", "imagenet")
+KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes; the first is always the size
+    "autoaugment": (1, _auto),
+    "randaugment": (2, _rand),
+    "trivialaugment": (0, lambda size: TrivialAugment()),
+    "crop": (1, lambda size, padding=4: RandomCrop(size, _whole(padding))),
+    "resized": (2, lambda size, low=0.08, high=1.0: RandomResizedCrop(size, (low, high))),
+    "flip": (1, lambda size, probability=0.5: Flip(probability)),
+    "vflip": (1, lambda size, probability=0.5: VerticalFlip(probability)),
+    "jitter": (4, _jitter),
+    "cutout": (2, _cutout),
+    "erasing": (
+        3,
+        lambda size, probability=0.5, low=0.02, high=1 / 3: RandomErasing(probability, (low, high)),
+    ),
+}
+POLICIES = ("autoaugment", "randaugment", "trivialaugment", "policy")  # one of them at most
+
+
+def train_pipeline(
+    text: str,
+    size: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    policies: Mapping[str, Any] | None = None,
+) -> Pipeline:
+    """What a training batch goes through: the ops of the text in their fixed order, then normalisation.
+
+    First one of `autoaugment(cifar10 or imagenet)`, `randaugment(operations, magnitude of 10)`,
+    `trivialaugment` and `policy(a file, or a policy of this package)`; then `crop(padding)` or
+    `resized(smallest share of the area, largest)`, `flip(probability)`, `vflip(probability)`,
+    `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; after
+    normalisation `cutout(side, probability)` and `erasing(probability, smallest share, largest)`. `none`
+    is nothing. The result is size x size: without `crop` and `resized`, whole images of another size are
+    resampled. `policies` has the sub-policies of files by their names, as `read_policies` gives it;
+    those that it lacks are read.
+    """
+    ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
+    for name, arguments in _calls(text):
+        try:
+            if name == "policy":
+                source = str(arguments[0])
+                content = (policies or {}).get(source)
+                ops.append(make_policy(read_policy(source) if content is None else content, source))
+            else:
+                ops.append(KNOWN[name][1](size, *arguments))
+        except InputError as error:
+            raise InputError(f"augmentation {name!r} in {text!r}: {error}") from None
+    if not any(op.stage == "crop" for op in ops):
+        ops.append(Resize(size))
+    return Pipeline(tuple(ops))
+
+
+def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
+    """What a test image goes through, to the size x size that training saw, each thing at the same scale.
+
+    After `resized` the centre of the picture as `CenterCrop` takes it, after `crop` the window in the middle,
+    else the whole image, resampled. Of an image that is already size x size the last two change nothing.
+    No file is read.
+    """
+    names = [name for name, _ in _calls(text)]
+    middle: Op = Resize(size)
+    if "resized" in names:
+        middle = CenterCrop(size)
+    elif "crop" in names:
+        middle = CenterWindow(size)
+    return Pipeline((Channels(len(mean)), middle, Normalize(mean, std)))
+
+
+def read_policies(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The sub-policies of the files that the text names, by name: from `known`, else read now."""
+    sources = [str(arguments[0]) for name, arguments in _calls(text) if name == "policy"]
+    contents = {source: known[source] if source in known else read_policy(source) for source in sources}
+    return {source: make_policy(content, source).plain() for source, content in contents.items()}
+
+
+def refuse_policy(text: str) -> None:
+    """Refuse a text that names a policy, where a policy is what is looked for."""
+    named = [name for name, _ in _calls(text) if name in POLICIES]
+    if named:
+        raise InputError(f"augmentation {text!r}: {named[0]} is a policy, and one is what is searched for")
+
+
+def find_contradictions(pipeline: Pipeline, views: tuple[str, ...]) -> list[str]:
+    """Why label-keeping ops may make of an image what one of its views is, under another label.
+
+    views: their names, `90°` and `GBR` or joined by spaces as in `90° GBR`. A view that is reached by chance
+    alone counts as well: its label then says two things about one picture.
+    """
+    parts = {part for view in views for part in view.split()}
+    reasons = []
+    kinds = {type(op) for op in pipeline.ops}
+    if {Flip, VerticalFlip} <= kinds and "180°" in parts:
+        reasons.append("flip and vflip together are a rotation by 180°")
+    for op in pipeline.ops:
+        most = getattr(op, "most_degrees", 0.0)
+        reached = [
+            f"{angle}°"
+            for angle in (90, 180, 270)
+            if min(angle, 360 - angle) <= most and f"{angle}°" in parts
+        ]
+        if reached:
+            reasons.append(
+                f"{type(op).__name__} turns images by up to {most:g}°, so by {' and '.join(reached)}"
+            )
+        if isinstance(op, ColorJitter) and op.hue >= 1 / 3 and {"GBR", "BRG"} & parts:
+            reasons.append(
+                f"jitter with hue {op.hue:g} turns colours by a third of their circle: GBR and BRG"
+            )
+    return reasons
+
+
+def _calls(text: str) -> list[Call]:
+    """The ops of the text, with at most one policy among them."""
+    most = {"policy": 1, **{name: count for name, (count, _) in KNOWN.items()}}
+    calls = parse_calls(text, most, "augmentation", words=("autoaugment", "policy"))
+    chosen = [name for name, _ in calls if name in POLICIES]
+    if len(chosen) > 1:
+        raise InputError(f"augmentation {text!r}: one policy, not {' and '.join(chosen)}")
+    if ("policy", []) in calls:
+        raise InputError(f"augmentation 'policy' in {text!r} needs a file: policy(file.json)")
+    return calls

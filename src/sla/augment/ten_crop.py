@@ -1,0 +1,56 @@
+"""Ten-crop: the corners and the centre of a picture, each also mirrored, as ten pipelines to average over."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from sla.augment.ops import CenterCrop, Pipeline
+from sla.augment.transforms import resized_crop
+from sla.sampling.draws import Draws
+
+SHARE = 7 / 8  # of the side of a picture: 28 of 32 pixels, 224 of 256
+PLACES = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.5, 0.5))  # (down, across)
+
+
+@dataclass(frozen=True)
+class PlacedCrop:
+    """A square of the picture, its side `share` of the shorter one, at a place from 0 to 1 down and across.
+
+    With `whole` the stored image counts as the picture, else the picture as it was before it was stored.
+    """
+
+    size: int
+    share: float
+    down: float
+    across: float
+    mirrored: bool
+    whole: bool
+    stage: ClassVar[str] = "crop"
+
+    def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> (B, C, size, size)."""
+        aspect = torch.ones_like(aspect) if self.whole else aspect
+        height, width = self.share * aspect.clamp(max=1), self.share * (1 / aspect).clamp(max=1)
+        boxes = torch.stack([self.down * (1 - height), self.across * (1 - width), height, width], 1)
+        cut = resized_crop(images, boxes.to(images.device), self.size)
+        return cut.flip(3) if self.mirrored else cut
+
+
+def ten_crop_pipelines(evaluation: Pipeline, size: int) -> list[Pipeline]:
+    """The ten pipelines in place of the one that a test image goes through to `size` x `size`.
+
+    Where that one takes the centre of a photograph, each gives a square as large at its own place. Else the
+    image is smaller than its crops' network saw in training: each gives 7/8 of the side, not resampled.
+    """
+    centre = next((op for op in evaluation.ops if isinstance(op, CenterCrop)), None)
+    share = centre.share if centre else SHARE
+    crop_size = size if centre else max(round(SHARE * size), 1)
+    crops = [
+        PlacedCrop(crop_size, share, down, across, mirrored, whole=centre is None)
+        for mirrored in (False, True)
+        for down, across in PLACES
+    ]
+    others = tuple(op for op in evaluation.ops if op.stage != "crop")
+    return [replace(evaluation, ops=(*others, crop)) for crop in crops]

@@ -1,0 +1,57 @@
+"""Several runs as one classifier: the mean of their class logits on the same images."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sla.compare.shared_images import SharedImages, check_labels
+from sla.datasets.download import Progress
+from sla.errors import InputError, SLAWarning
+from sla.images.files import Tick
+from sla.images.storage import OnBadImage
+from sla.inference import check_inference
+from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.run import Run
+
+
+def evaluate_ensemble(
+    runs: Sequence[Run],
+    data: str | Path | None = None,
+    inference: str | None = None,
+    tick: Tick | None = None,
+    *,
+    on_bad_image: OnBadImage | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Outputs:
+    """Class logits of the runs together, by one kind of inference for all or by each one's headline.
+
+    On images of the first run's data that no run has seen, or on those of `data`; each run reads them as it
+    was trained to.
+    """
+    first = runs[0]
+    if len(runs) < 2:
+        raise InputError("an ensemble needs at least two runs")
+    if len({run.folder.resolve() for run in runs}) < len(runs):
+        raise InputError("an ensemble has each run once: the same folder is named twice")
+    for run in runs:
+        check_labels(first, run)
+        check_inference(inference or run.model.method.headline, run.model.method.inferences)
+    shared = SharedImages(runs, data, on_bad_image, progress)
+    if shared.notes:
+        warnings.warn(" ".join(shared.notes), SLAWarning)
+    total, targets = torch.zeros(()), torch.zeros(())
+    for number, run in enumerate(runs):
+        kind = inference or run.model.method.headline
+
+        def advance(done: int, count: int, before: int = number) -> None:
+            if tick is not None:
+                tick(before * count + done, len(runs) * count)
+
+        outputs = run.evaluate(shared.of[run], advance, inferences=(kind,), **options)
+        total = total + outputs.logits[kind][:, [run.classes.index(name) for name in first.classes]]
+        targets = outputs.targets if run is first else targets
+    return Outputs({"ensemble": total / len(runs)}, targets)

@@ -1,0 +1,122 @@
+"""Several runs on the same images: opening them, and finding what none of them has seen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sla.datasets.download import Progress
+from sla.errors import InputError, listed, shown
+from sla.images.storage import OnBadImage
+from sla.images.store import Dataset
+from sla.inference import check_inference
+from sla.tasks.classifier.run import HELD_OUT, Run
+
+
+def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> tuple[list[Run], list[str]]:
+    """The runs, one object a folder, and the kind of inference of each; refused where they do not compare."""
+    if len(names) < 2:
+        raise InputError("give two runs or more, or two kinds of one: sla compare RUN:single RUN:aggregated")
+    opened: dict[Path, Run] = {}
+    runs: list[Run] = []
+    kinds: list[str] = []
+    for name in names:
+        folder, kind = split_name(name)
+        run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
+        kind = kind or inference or run.model.method.headline
+        try:
+            check_inference(kind, run.model.method.inferences)
+        except InputError as error:
+            raise InputError(f"{shown(folder)}: {error}; a kind for one run alone is RUN:KIND") from None
+        if (run, kind) in zip(runs, kinds, strict=True):
+            raise InputError(
+                f"{shown(folder)}, {kind} inference, is there twice: name another run, or another kind of it "
+                "as RUN:KIND"
+            )
+        check_labels(runs[0] if runs else run, run)
+        runs.append(run)
+        kinds.append(kind)
+    return runs, kinds
+
+
+def split_name(name: str) -> tuple[Path, str | None]:
+    """`runs/a:single` -> (runs/a, single); a folder that is there with this very name is that folder."""
+    folder, colon, kind = name.rpartition(":")
+    return (Path(name), None) if not colon or Path(name).exists() else (Path(folder), kind)
+
+
+def check_labels(first: Run, run: Run) -> None:
+    """Refuse two runs that do not have the same classes; their order may differ."""
+    ours, theirs = set(first.classes), set(run.classes)
+    if ours != theirs:
+        only = [shown(name) for name in sorted(ours ^ theirs)]
+        raise InputError(
+            f"{shown(first.folder)} and {shown(run.folder)} have different label sets "
+            f"({len(ours):,} and {len(theirs):,} classes; not in both: {listed(only)})"
+        )
+
+
+class SharedImages:
+    """For each run the same images, in the same order, at the size at which it wants them."""
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        data: str | Path | None,
+        on_bad_image: OnBadImage | None,
+        progress: Progress | None,
+    ) -> None:
+        self.on_bad_image, self.progress = on_bad_image, progress
+        self.notes: list[str] = []
+        self.kept: dict[object, Dataset] = {}
+        first = runs[0]
+        self.what = f"images of {shown(data)}" if data is not None else "test images"
+        found = {run: self._given(run, data) if data is not None else self._own(run, first) for run in runs}
+        if data is None and self.what == HELD_OUT:
+            self.notes.append(
+                "This data has no test images. These were held out: no run trained on them, but they chose "
+                "checkpoints and temperatures."
+            )
+        names = {run: [dataset.name(i) for i in range(len(dataset))] for run, dataset in found.items()}
+        common = set(names[first]).intersection(*names.values())
+        wanted = [name for name in dict.fromkeys(names[first]) if name in common]
+        if not wanted:
+            raise InputError(
+                f"no image of {shown(data or first.config.data.source)} can be put to all of these runs: "
+                "none was held out by each; name other data by --data"
+            )
+        if len(wanted) < len(names[first]):
+            self.notes.append(f"{len(wanted):,} of {len(names[first]):,} {self.what} are common to all runs.")
+        self.of = {}
+        for run, dataset in found.items():
+            place = {name: i for i, name in enumerate(names[run])}
+            self.of[run] = dataset.subset([place[name] for name in wanted])
+
+    def _own(self, run: Run, first: Run) -> Dataset:
+        """What the run has not seen of the first run's data."""
+        source = first.config.data.source
+        if run.config.data.source != source:
+            self.notes.append(
+                f"{shown(run.folder)} was trained on other data, {shown(run.config.data.source)}: whether it "
+                "has seen these images there is not known."
+            )
+            return self._given(run, source)
+        own = run.config.data
+        key = (own.root, own.stored_size, own.on_bad_image, own.hold_out, own.hold_out_seed)
+        if key not in self.kept:
+            unseen = run.unseen(self.on_bad_image, self.progress)
+            if unseen is None:
+                raise InputError(
+                    f"{shown(source)} has no test images, and {shown(run.folder)} held none out: name other "
+                    "data by --data"
+                )
+            self.kept[key], self.what = unseen
+        return self.kept[key]
+
+    def _given(self, run: Run, data: str | Path) -> Dataset:
+        own = run.config.data
+        key = (str(data), own.root, own.stored_size, own.on_bad_image)
+        if key not in self.kept:
+            self.kept[key] = run.dataset(data, self.on_bad_image, self.progress)
+        trained = own.source in (str(data), str(Path(data).expanduser().absolute()))
+        if trained and run.result.get("images", {}).get("test") == 0:
+            self.notes.append(f"{shown(run.folder)} was trained on images of {shown(data)}.")
+        return self.kept[key]

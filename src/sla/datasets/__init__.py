@@ -1,0 +1,1 @@
+"""Datasets: the catalogue, where files lie, official formats, download, your own folders."""

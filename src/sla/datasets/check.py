@@ -1,0 +1,190 @@
+"""What is in a dataset: counts, checksums, balance, broken and repeated images, and a sheet of pictures."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from sla.datasets.catalogue import CATALOGUE, source_of
+from sla.datasets.download import Progress, verify_files
+from sla.datasets.entry import Entry
+from sla.datasets.index import SPLIT_NAMES
+from sla.datasets.load import find, load
+from sla.disk import replacing
+from sla.images.decode import BadImageError
+from sla.images.files import in_threads
+from sla.images.store import Dataset, Rows, Splits
+
+SHEET_CLASSES, SHEET_IMAGES = 12, 10
+TILE = 64  # the least edge of a picture on the sheet
+
+
+@dataclass
+class SplitCheck:
+    """What was found in one split."""
+
+    name: str
+    images: int
+    expected: int | None  # None: nothing is known
+    classes: int
+    fewest: tuple[str, int]  # class and its number of images
+    most: tuple[str, int]
+    broken: list[tuple[str, str]] = field(default_factory=list)  # file and reason
+    repeated: list[tuple[str, str]] = field(default_factory=list)  # a picture, and one before it just like it
+    mislabelled: int = 0  # of the repeated: those with another label
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass
+class Check:
+    """What was found in a dataset."""
+
+    name: str
+    folder: Path
+    splits: list[SplitCheck]
+    checksums: list[Path]  # the files that were compared and agree
+    shared: dict[tuple[str, str], list[tuple[str, str]]]  # by two splits: pictures of the second in the first
+    decoded: bool  # whether pictures were looked at
+
+    @property
+    def problems(self) -> dict[str, int]:
+        """How many images are broken, in two splits, or have two labels in one split."""
+        return {
+            "broken": sum(len(split.broken) for split in self.splits),
+            "in two splits": sum(len(pairs) for pairs in self.shared.values()),
+            "with two labels": sum(split.mislabelled for split in self.splits),
+        }
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are no problems; repeated images with one label are none."""
+        return not any(self.problems.values())
+
+
+def check(
+    data: str | Path,
+    *,
+    root: str | Path | None = None,
+    sheet: Path | None = None,
+    pixels: bool = True,
+    progress: Progress | None = None,
+) -> Check:
+    """Look a dataset through, by name or folder; wrong checksums and layouts are refused as in `load`.
+
+    With `pixels` every picture is decoded and compared by its exact pixels. `sheet` is a PNG to write.
+    """
+    entry = CATALOGUE.get(data) if isinstance(data, str) else None
+    splits = load(data, root=root, memory_limit=0, progress=progress)
+    found = find(entry.name, root=root) if entry else None
+    folder = found[0] if found else Path(data)
+    compared = verify_files(source_of(entry), folder) if entry else []
+    parts = [(name, part) for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None]
+    looks = [_Look(name, part, entry, progress if pixels else None, pixels) for name, part in parts]
+    shared = {}
+    for i, first in enumerate(looks):
+        for second in looks[i + 1 :]:
+            shared[first.name, second.name] = first.found_in(second)
+    if sheet is not None:
+        write_sheet(splits, sheet)
+    return Check(splits.name, folder, [look.summary() for look in looks], compared, shared, pixels)
+
+
+def write_sheet(splits: Splits, path: Path) -> None:
+    """A PNG of some classes, a row each, with pictures of train; broken ones are left out."""
+    data = splits.train
+    chosen = np.unique(np.linspace(0, data.num_classes - 1, SHEET_CLASSES).astype(int))
+    _, height, width = data.images.shape
+    scale = max(1, -(-TILE // max(height, width)))
+    tile, label = (width * scale, height * scale), 176
+    image = Image.new("RGB", (label + SHEET_IMAGES * (tile[0] + 2), len(chosen) * (tile[1] + 2)), "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(13)
+    for line, target in enumerate(chosen):
+        top = line * (tile[1] + 2)
+        draw.text((4, top + tile[1] // 2 - 7), data.classes[target][:22], "black", font)
+        rows = np.flatnonzero(data.targets == target)
+        for column, pixels in enumerate(_readable(data, rows[:: max(1, len(rows) // SHEET_IMAGES)])):
+            picture = Image.fromarray(pixels.squeeze()).resize(tile, Image.Resampling.NEAREST)
+            image.paste(picture, (label + column * (tile[0] + 2), top))
+    with replacing(path) as file:
+        image.save(file, "PNG")
+
+
+class _Look:
+    """One pass over a split: a key for each picture, what is broken, and the sums of its pixels."""
+
+    def __init__(
+        self, name: str, data: Dataset, entry: Entry | None, progress: Progress | None, pixels: bool
+    ) -> None:
+        self.name, self.data, self.entry = name, data, entry
+        self.keys: dict[bytes, int] = {}  # of each different picture, its first place
+        self.repeated: list[tuple[int, int]] = []
+        self.broken: list[tuple[str, str]] = []
+        self.sums = np.zeros((3, data.images.shape[0]))  # of ones, pixels and squares, by channel
+        if pixels:
+            self._read(progress)
+
+    def _read(self, progress: Progress | None) -> None:
+        def told(done: int, total: int) -> None:
+            if progress:
+                progress(f"looking at {self.name}", done, total)
+
+        for part, (keys, bad, sums) in in_threads(self._keys, range(len(self.data)), progress=told):
+            self.broken += bad
+            self.sums += sums
+            for place, key in zip(part, keys, strict=True):
+                if key is not None and self.keys.setdefault(key, place) != place:
+                    self.repeated.append((place, self.keys[key]))
+
+    def _keys(self, places: Rows) -> tuple[list[bytes | None], list[tuple[str, str]], np.ndarray]:
+        keys: list[bytes | None] = []
+        bad, sums = [], np.zeros_like(self.sums)
+        for place in places:
+            try:
+                pixels = self.data.read([place]).images[0].numpy()
+            except BadImageError as error:
+                keys.append(None)
+                bad.append((error.path, error.reason))
+                continue
+            keys.append(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest())
+            flat = pixels.reshape(len(pixels), -1) / 255
+            sums += [np.full(len(pixels), flat.shape[1]), flat.sum(1), (flat**2).sum(1)]
+        return keys, bad, sums
+
+    def found_in(self, other: "_Look") -> list[tuple[str, str]]:
+        """Names of pictures here and, just like them, in the other."""
+        both = self.keys.keys() & other.keys.keys()
+        places = sorted((self.keys[key], other.keys[key]) for key in both)
+        return [(self.data.name(here), other.data.name(there)) for here, there in places]
+
+    def summary(self) -> SplitCheck:
+        """All of it for one split."""
+        data, counts = self.data, self.data.counts()
+        low, high = int(counts.argmin()), int(counts.argmax())
+        found = SplitCheck(
+            self.name,
+            len(data),
+            self.entry.splits.get(self.name) if self.entry else None,
+            data.num_classes,
+            (data.classes[low], int(counts[low])),
+            (data.classes[high], int(counts[high])),
+            self.broken,
+            [(data.name(place), data.name(first)) for place, first in self.repeated],
+            sum(data.targets[place] != data.targets[first] for place, first in self.repeated),
+        )
+        if self.sums[0, 0]:
+            mean = self.sums[1] / self.sums[0]
+            found.mean = tuple(mean.tolist())
+            found.std = tuple(np.sqrt(np.maximum(self.sums[2] / self.sums[0] - mean**2, 0)).tolist())
+        return found
+
+
+def _readable(data: Dataset, places: np.ndarray) -> Iterator[np.ndarray]:
+    for place in places[:SHEET_IMAGES]:
+        try:
+            yield data.read([place]).images[0].permute(1, 2, 0).numpy()
+        except BadImageError:
+            continue

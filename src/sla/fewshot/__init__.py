@@ -1,1 +1,0 @@
-"""Few-shot classification: a few labelled pictures of each of a few new things, then the next one."""

@@ -1,0 +1,1 @@
+"""Pictures as uint8 rows: stores, files, decoding, caches."""

@@ -1,0 +1,183 @@
+"""One image file in, three 8-bit channels out: any mode, upright, bounded, or one line that says why not."""
+
+import contextlib
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sla.disk import reason
+from sla.errors import InputError, shown
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs another program
+MAX_PIXELS = 178_956_970  # where Pillow itself refuses; 512 MiB as RGB
+REDUCING_GAP = 2.0  # a huge picture is first reduced cheaply, to no less than this many times the final size
+
+BLOCK = 1 << 20  # values scaled at a time: a large picture must not be held as float64
+
+ORIENTATION, BITS_PER_SAMPLE = 0x0112, 258  # tags of EXIF and TIFF
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+TURNED = (5, 6, 7, 8)  # width and height change places
+PILLOW_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
+
+
+class BadImageError(InputError):
+    """A file that cannot be read as a picture; `path` and `reason` say which and why, `hint` the way out."""
+
+    def __init__(self, path: str | Path, reason: str, hint: str = "") -> None:
+        super().__init__(f"{shown(path)}: {reason}" + (f"; {hint}" if hint else ""))
+        self.path, self.reason, self.hint = str(path), reason, hint
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (self.path, self.reason, self.hint)  # it crosses from worker processes
+
+
+def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The picture upright (EXIF) as 8-bit RGB at its own size; transparency lies on white.
+
+    Raises BadImageError for whatever is not a picture, from the header alone if it claims too many pixels.
+    """
+    with _opened(path, max_pixels) as image:
+        image.load()
+        return _upright(_as_rgb(image), _orientation(image))
+
+
+def read_size(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+    """(height, width) from the header alone, before any EXIF rotation."""
+    with _opened(path, max_pixels) as image:
+        return image.height, image.width
+
+
+def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, float]:
+    """The whole picture squeezed into size (H, W): uint8 (3, H, W), and width / height of the original."""
+    edge = int(max(size) * REDUCING_GAP)
+    with _opened(path, MAX_PIXELS) as image:
+        claimed = image.size
+        draft = image.draft(None, (edge, edge))  # a large JPEG decodes straight to a half, quarter or eighth
+        image.load()
+        orientation = _orientation(image)  # only now: a TIFF is turned by loading it
+        width, height = claimed if draft else image.size
+        box = draft[1] if draft else None
+        turned = orientation in TURNED
+        target = size if turned else size[::-1]
+        rgb = _as_rgb(image).resize(target, Image.Resampling.BICUBIC, box, reducing_gap=REDUCING_GAP)
+        pixels = np.ascontiguousarray(np.asarray(_upright(rgb, orientation)).transpose(2, 0, 1))
+    return pixels, height / width if turned else width / height
+
+
+def decode(path: str | Path, size: tuple[int, int]) -> tuple[Tensor, float]:
+    """The whole picture squeezed into size (H, W): uint8 (3, H, W), and width / height of the original."""
+    pixels, aspect = decode_array(path, size)
+    return torch.from_numpy(pixels), aspect
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
+    """The opened file, no larger than allowed; every fault inside the block becomes a BadImageError."""
+    with _quiet():
+        try:
+            with Image.open(os.fspath(path), formats=FORMATS) as image:
+                if image.width * image.height > max_pixels:
+                    raise BadImageError(path, _too_large(image.width * image.height, max_pixels))
+                yield image
+        except BadImageError:
+            raise
+        except Exception as error:  # a damaged file makes Pillow's readers raise nearly anything
+            raise BadImageError(path, _reason(path, error, max_pixels)) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No warning of Pillow's gets out.
+
+    One entry put into the list of filters and taken out again: unlike `warnings.catch_warnings`, which
+    swaps the list, this may overlap in several threads.
+    """
+    filters: list[object] = warnings.filters  # type: ignore[assignment]
+    filters.insert(0, PILLOW_WARNINGS)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            filters.remove(PILLOW_WARNINGS)
+
+
+def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        return reason(error)
+    if isinstance(error, Image.DecompressionBombError):
+        pixels = re.search(r"\d+", str(error))
+        return _too_large(int(pixels[0]) if pixels else None, max_pixels)
+    if isinstance(error, Image.UnidentifiedImageError):
+        if os.path.getsize(path) == 0:
+            return "an empty file"
+        return f"not an image ({', '.join(FORMATS)} are read)"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"a damaged image ({text})"
+
+
+def _too_large(pixels: int | None, max_pixels: int) -> str:
+    lock_run_folder = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
+    return f"{lock_run_folder}, more than the {max_pixels:,} allowed"
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF beside sound pixels: the picture is as it lies
+        return 1
+
+
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return Image.fromarray(_to_8_bit(image)).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _to_8_bit(image: Image.Image) -> np.ndarray:
+    """Deep greyscale as uint8 (H, W): over the range of its type, or its own where the type says nothing."""
+    values = np.asarray(image)  # uint16, int32 or float32
+    bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, 16)
+    bits = bits[0] if isinstance(bits, tuple) else bits
+    if values.dtype.kind == "f" or bits > 16 or values.min() < 0:
+        return _stretched(values)
+    table = np.arange(max(2**bits, int(values.max()) + 1)) * (255 / (2**bits - 1))
+    table = table.round().clip(max=255).astype(np.uint8)
+    if isinstance(image.info.get("transparency"), int):
+        table[image.info["transparency"] :][:1] = 255  # onto white
+    return table[values]
+
+
+def _stretched(values: np.ndarray) -> np.ndarray:
+    flat = values.reshape(-1)
+    finite = flat[np.isfinite(flat)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    if values.dtype.kind == "f" and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    result = np.empty(flat.shape, np.uint8)
+    for start in range(0, len(flat), BLOCK):
+        block = np.nan_to_num(flat[start : start + BLOCK].astype(np.float64), posinf=high, neginf=low)
+        scaled = (block.clip(low, high) - low) * (255 / max(high - low, 1e-12))
+        result[start : start + BLOCK] = scaled.round()
+    return result.reshape(values.shape)

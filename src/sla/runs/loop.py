@@ -1,0 +1,286 @@
+"""The training loop, top to bottom; what a step learns is for those who stand on it."""
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sla.backbones.dropblock import advance_step
+from sla.errors import InputError, MissingExtraError, SLAError
+from sla.images.store import Dataset
+from sla.runs.checkpoint import (
+    WEIGHTS,
+    Position,
+    find_checkpoint,
+    optimizer_tensors,
+    read_state,
+    restore_optimizer,
+    save_checkpoint,
+)
+from sla.runs.config import TrainingConfig
+from sla.runs.distributed import Group
+from sla.runs.ema import Average
+from sla.runs.metrics import Meter, MetricsFile
+from sla.runs.schedules import rate_factor
+from sla.runs.signals import Stop
+from sla.sampling.draws import seed_of
+from sla.sampling.loader import Batch, resident
+from sla.tasks.classifier.build import build_optimizer
+
+ROWS = 200  # of training losses in metrics.csv, about
+CHECKPOINT_SECONDS = 60.0
+
+Say = Callable[[str], None]  # a line for whoever waits
+Watch = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, the newest numbers
+
+
+class Loop(ABC):
+    """A model and its optimiser over the steps of a run: rates, rows, checkpoints, stopping and going on.
+
+    Args:
+        model: has a `backbone`; the rest is heads.
+        train: the images of the run; a resumed one must find the same number and classes.
+        losses: columns of metrics.csv between the rate and the accuracies.
+        inferences: of inference, which `evaluate` measures; the best checkpoint goes by `headline`.
+        precision: float16 needs its losses scaled.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainingConfig,
+        train: Dataset,
+        folder: Path,
+        group: Group,
+        *,
+        losses: Sequence[str],
+        inferences: Sequence[str],
+        headline: str,
+        precision: str = "float32",
+    ) -> None:
+        self.config, self.train, self.folder, self.group = config, train, folder, group
+        self.headline = headline
+        run, name = config.run, config.run.device or "cpu"
+        assert run.iterations is not None
+        self.steps = run.iterations
+        self.device = torch.device(f"cuda:{group.local_rank}" if name == "cuda" else name)
+        self.model = model.to(self.device)
+        if run.channels_last:
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = build_optimizer(config.optimizer, self.model)
+        ema = config.optimizer.ema
+        self.average = Average(self.model, ema) if ema else None
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
+        self.position, self.meter = Position(images=len(train)), Meter()
+        columns = [
+            "epoch",
+            "learning_rate",
+            "loss",
+            *losses,
+            "train",
+            *(f"val_{kind}" for kind in inferences),
+        ]
+        self.metrics = MetricsFile(folder / "metrics.csv", columns)
+
+    @abstractmethod
+    def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
+        """The batches of the steps from `start_step` on."""
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> None:
+        """One step: losses, backward, the meter, and `update`."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float] | None:
+        """Accuracies in percent on what was held out, by kind; None where nothing was."""
+
+    @abstractmethod
+    def write_weights(self, path: Path) -> None:
+        """The model as it would be used; where there is an average, it has the averaged weights now."""
+
+    @abstractmethod
+    def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
+        """The classes and weights that `write_weights` wrote."""
+
+    def begin_step(self, step: int) -> None:  # noqa: B027  # most have nothing to do here
+        """Whatever depends on the step besides the rate."""
+
+    def fit(self, stop: Stop, watch: Watch | None = None) -> bool:
+        """Train from where the run stands to its end; False when it was asked to stop before."""
+        if not (self.group.leads and self.config.run.tensorboard):
+            return self._fit(stop, watch, None)
+        with closing(self._open_board()) as board:
+            return self._fit(stop, watch, board)
+
+    def _fit(self, stop: Stop, watch: Watch | None, board: Any) -> bool:
+        run, optimizer = self.config.run, self.config.optimizer
+        if self.group.leads:
+            self.metrics.start(self.position.step)
+        evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
+        snapshot_at = spaced(self.steps, run.snapshots)
+        row_every = max(self.steps // ROWS, 1)
+        started = saved = time.monotonic()
+        seconds_before, frozen = self.position.seconds, None
+        for batch in self.batches(self._resident(), self.position.step):
+            step = batch.step
+            if frozen != (step < optimizer.frozen * self.steps):
+                frozen = step < optimizer.frozen * self.steps
+                self.prepare(frozen)
+            factor = rate_factor(optimizer, step, self.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["base_lr"] * factor
+            self.begin_step(step)
+            # Dropout too follows from seed, step and process, so a resumed run needs no random state.
+            torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
+            self.learn(batch)
+            if self.average is not None:
+                self.average.update(self.model, step)
+
+            done, now = step + 1, time.monotonic()
+            self.position.step, self.position.seconds = done, seconds_before + now - started
+            row: dict[str, float] = {}
+            if done % row_every == 0 or done in evaluate_at:
+                row = self._close_row(done, batch.draws.batch_size, factor)
+                if done in evaluate_at:
+                    row |= self._evaluate(done)
+                if self.group.leads:
+                    self.metrics.add(done, row)
+                if board is not None:
+                    for name, value in row.items():
+                        board.add_scalar(name, value, done)
+            if watch is not None:
+                watch(done, self.steps, row)
+            if done in snapshot_at and self.group.leads:  # before the checkpoint, beyond which none goes back
+                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
+            due = (
+                done % run.checkpoint_every == 0 if run.checkpoint_every else now - saved > CHECKPOINT_SECONDS
+            )
+            stopping, due = self.group.any(stop.requested, due)
+            if due or stopping or done in evaluate_at:
+                self._checkpoint("last")
+                saved = time.monotonic()
+            if stopping and done < self.steps:
+                return False
+        return True
+
+    def prepare(self, frozen: bool) -> None:
+        """The model ready to learn, its backbone fixed or learning too."""
+        self.model.train()
+        backbone: nn.Module = self.model.backbone  # type: ignore[assignment]
+        backbone.requires_grad_(not frozen)
+        if frozen:
+            backbone.eval()
+
+    def update(self, step: int) -> None:
+        """The end of a step: the gradients that were gathered move the weights."""
+        if self.device.type == "cpu":  # elsewhere a look would wait for the device: rows do it
+            self._refuse_nan(step)
+        clip = self.config.optimizer.clip
+        if clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        advance_step(self.model)
+
+    def resume(self) -> None:
+        """Take everything back from the last checkpoint."""
+        found = find_checkpoint(self.folder / "checkpoint", "last")
+        if found is None:
+            return
+        position, tensors = read_state(found)
+        classes, weights = self.read_weights(found / WEIGHTS)
+        if list(classes or ()) != list(self.train.classes) or position.images != len(self.train):
+            was = f"{len(classes or ())} classes, {position.images:,} images to train on"
+            raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
+        self.position = position
+        if self.average is not None:
+            self.average.restore(tensors)
+            weights = _below("model.", tensors)
+        self.model.load_state_dict(weights)
+        restore_optimizer(self.optimizer, tensors)
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
+        keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
+        self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
+
+    def _resident(self) -> Dataset:
+        """The training images, on the device where they are in memory anyway."""
+        here = self.train.images.in_memory and self.device.type != "cpu"
+        return resident(self.train, self.device) if here else self.train
+
+    def _open_board(self) -> Any:
+        """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("run.tensorboard", "track") from None
+        return SummaryWriter(self.folder / "tensorboard", purge_step=self.position.step)
+
+    def _refuse_nan(self, step: int) -> None:
+        if not self.meter.finite:
+            found = find_checkpoint(self.folder / "checkpoint", "last")
+            kept = f"{found.name} is kept" if found else "there was no checkpoint yet"
+            raise SLAError(
+                f"the loss is no number at step {step + 1}; {kept}: a lower learning rate may help"
+            )
+
+    def _close_row(self, done: int, batch_size: int, factor: float) -> dict[str, float]:
+        self._refuse_nan(done - 1)
+        rate = (self.config.optimizer.learning_rate or 0.0) * factor
+        epoch = done * batch_size / len(self.train)
+        return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
+
+    def _evaluate(self, done: int) -> dict[str, float]:
+        """Accuracy on what was held out; the best checkpoint so far is kept."""
+        with self._averaged():
+            found = self.evaluate()
+        if found is None:
+            return {}
+        if found[self.headline] > self.position.best_accuracy:
+            self.position.best_accuracy, self.position.best_step = found[self.headline], done
+            self._checkpoint("best")
+        return {f"val_{kind}": value for kind, value in found.items()}
+
+    def _checkpoint(self, kind: str) -> None:
+        """Write `last`, with all that a resumed run needs, or `best`, with the weights alone."""
+        self.meter.gather(self.group)
+        if not self.group.leads:
+            return
+        if not all(bool(value.isfinite().all()) for value in self.model.parameters()):
+            raise SLAError(f"weights became no numbers at step {self.position.step}: nothing was overwritten")
+        tensors = {}
+        if kind == "last":
+            tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
+            tensors |= {f"scaler.{n}": torch.tensor(v) for n, v in self.scaler.state_dict().items()}
+            if self.average is not None:
+                tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
+                tensors |= self.average.tensors()
+        save_checkpoint(self.folder / "checkpoint", kind, self.position, self._write_averaged, tensors)
+
+    def _write_averaged(self, path: Path) -> None:
+        with self._averaged():
+            self.write_weights(path)
+
+    def _averaged(self) -> AbstractContextManager:
+        return self.average.applied(self.model) if self.average is not None else nullcontext()
+
+
+def is_new(folder: Path) -> bool:
+    """Whether a run in this folder begins: there is no checkpoint to go on from."""
+    return find_checkpoint(folder / "checkpoint", "last") is None
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
+
+
+def spaced(steps: int, count: int) -> set[int]:
+    """`count` evenly spaced numbers of steps done, the last of them all."""
+    return {math.ceil(steps * (i + 1) / count) for i in range(count)}

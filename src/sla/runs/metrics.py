@@ -1,0 +1,158 @@
+"""What is measured of predictions: accuracy, calibration, and the table of a run's metrics."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sla.disk import replacing
+from sla.errors import InputError
+from sla.labels import MixedTarget, Target, shares
+from sla.runs.distributed import Group
+
+BINS = 15  # of confidence, for the calibration error
+
+
+def top_k_accuracy(logits: Tensor, targets: Tensor, k: int = 1) -> float:
+    """The share of images whose class is among the k best, in percent."""
+    best = logits.topk(min(k, logits.shape[1]), dim=1).indices
+    return 100 * (best == targets.unsqueeze(1)).any(1).double().mean().item()
+
+
+def balanced_accuracy(logits: Tensor, targets: Tensor) -> float:
+    """The mean of the classes' accuracies, in percent; classes without images are left out."""
+    counts = targets.bincount(minlength=logits.shape[1])
+    hits = targets[logits.argmax(1) == targets].bincount(minlength=logits.shape[1])
+    return 100 * (hits[counts > 0].double() / counts[counts > 0]).mean().item()
+
+
+def calibration_error(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> float:
+    """ECE: the mean gap between confidence and accuracy over 15 equal bins of confidence, in percent."""
+    confidence, predicted = (logits.double() / temperature).softmax(1).max(1)
+    right = (predicted == targets).double()
+    bins = (confidence * BINS).long().clamp(max=BINS - 1)
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, right - confidence)
+    return 100 * gaps.abs().sum().item() / len(targets)
+
+
+def negative_log_likelihood(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> float:
+    """The mean cross entropy of the probabilities at this temperature."""
+    log_prob = (logits.double() / temperature).log_softmax(1)
+    return -log_prob.gather(1, targets.unsqueeze(1)).mean().item()
+
+
+def fit_temperature(logits: Tensor, targets: Tensor) -> float:
+    """The temperature of best likelihood on held-out images, between 1/20 and 20.
+
+    The likelihood is convex in 1/T, so a golden-section search over it ends at the best one.
+    """
+    shrink = (math.sqrt(5) - 1) / 2
+    low, high = 1 / 20, 20.0
+    while high - low > 1e-4 * low:
+        left, right = high - shrink * (high - low), low + shrink * (high - low)
+        if negative_log_likelihood(logits, targets, 1 / left) < negative_log_likelihood(
+            logits, targets, 1 / right
+        ):
+            high = right
+        else:
+            low = left
+    return 2 / (low + high)
+
+
+def cautious_temperature(logits: Tensor, targets: Tensor) -> float:
+    """The temperature of best likelihood, as if one more image had been taken for its second choice.
+
+    Without that one, a few images that are all right would make the model certain of everything.
+    """
+    best = logits.topk(2, 1)
+    typical = (best.values[:, 0] - best.values[:, 1]).argsort()[len(logits) // 2]
+    more = torch.cat([logits, logits[typical : typical + 1]])
+    return fit_temperature(more, torch.cat([targets, best.indices[typical, 1:]]))
+
+
+class Meter:
+    """Sums of losses and hits since the last row, kept on the device: nothing waits until they are read."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, losses: dict[str, Tensor], target: Target, share: float) -> None:
+        """Take in `share` of a step's images: their mean losses and, from `output`, how many were right.
+
+        Of a mixed image, the share that belongs to the predicted class is right.
+        """
+        right = 100 * _hits(losses["output"].argmax(1), target).mean()
+        values = {name: value.detach().float() for name, value in losses.items() if name != "output"}
+        for name, value in (values | {"train": right, "steps": torch.ones_like(right)}).items():
+            self.sums[name] = self.sums.get(name, 0) + value * share
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss so far was a number."""
+        return bool(self.sums["loss"].isfinite()) if "loss" in self.sums else True
+
+    def gather(self, group: Group) -> None:
+        """The leading process takes over the sums of all."""
+        if group.world_size > 1 and self.sums:
+            names = sorted(self.sums)
+            totals = group.sum(torch.stack([self.sums[name] for name in names]))
+            kept = totals if group.leads else torch.zeros_like(totals)
+            self.sums = dict(zip(names, kept, strict=True))
+
+    def close(self, group: Group) -> dict[str, float]:
+        """The means over all processes, for a row; then it starts anew."""
+        names = sorted(self.sums)
+        totals = group.sum(torch.stack([self.sums[name] for name in names])).tolist()
+        self.sums = {}
+        means = dict(zip(names, totals, strict=True))
+        steps = means.pop("steps")
+        return {name: value / steps for name, value in means.items()}
+
+
+def _hits(predicted: Tensor, target: Target) -> Tensor:
+    if not isinstance(target, MixedTarget):
+        return (predicted == target).float()
+    lam = shares(target)
+    return lam * (predicted == target.a) + (1 - lam) * (predicted == target.b)
+
+
+class MetricsFile:
+    """metrics.csv: a row each time the run looked up, nothing in it that two equal runs could differ in."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, ["step", *columns]
+
+    def start(self, step: int) -> None:
+        """Begin the file, or cut away what a stopped run wrote after `step`."""
+        kept = [row for row in self.read() if int(row["step"]) <= step]
+        with replacing(self.path) as file:
+            file.write((self._text(self.columns) + "".join(map(self._row, kept))).encode())
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        """Append a row; columns that it has no value for stay empty."""
+        row = {"step": str(step), **{name: f"{value:.6g}" for name, value in values.items()}}
+        with open(self.path, "a", encoding="utf-8", newline="") as file:
+            file.write(self._row(row))
+
+    def read(self) -> list[dict[str, str]]:
+        """Every row as a dictionary of texts."""
+        if not self.path.exists():
+            return []
+        try:
+            with open(self.path, encoding="utf-8", newline="") as file:
+                return [row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal()]
+        except (UnicodeDecodeError, csv.Error):
+            raise InputError(f"{self.path}: not a table of metrics: remove it to go on without") from None
+
+    def _row(self, row: dict[str, str]) -> str:
+        return self._text([row.get(column, "") for column in self.columns])
+
+    @staticmethod
+    def _text(cells: Sequence[str]) -> str:
+        line = io.StringIO(newline="")
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        return line.getvalue()

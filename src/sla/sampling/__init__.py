@@ -1,0 +1,1 @@
+"""Which images, in which order, with which random numbers."""

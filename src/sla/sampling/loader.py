@@ -1,0 +1,291 @@
+"""Batches of a dataset on the device: an endless seeded stream to train on, one pass in order to evaluate."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from sla.errors import InputError, SLAError, nearest
+from sla.images.store import ArrayImages, Dataset, Pixels
+from sla.sampling.draws import Draws, generator
+from sla.sampling.episodes import Episodes
+
+SAMPLINGS = ("epochs", "random")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One process's part of a step's images, and the draws that belong to it."""
+
+    images: Tensor  # uint8 (b, C, H, W), on the device
+    aspect: Tensor  # float32 (b,), on the device: width / height of the originals
+    targets: Tensor  # int64 (b,), on the device
+    indices: Tensor  # int64 (b,), on the CPU: places in the dataset
+    step: int
+    draws: Draws
+
+
+class _Request(NamedTuple):
+    """What to read for one batch; the draws say where its images stand in the global batch."""
+
+    step: int
+    indices: np.ndarray  # int64 (b,)
+    draws: Draws
+
+
+class _Failure(NamedTuple):
+    """An error of a worker: sent as its message, because a raised one would bring its frames along."""
+
+    message: str
+    wrong_input: bool
+
+
+class TrainLoader:
+    """Batches `start_step` to `steps` of an endless stream, the same for every number of workers and ranks.
+
+    sampling "epochs": the stream is one seeded permutation of the dataset after another, and batch s is its
+    positions s*B to (s+1)*B, so a batch is always full and may reach into the next epoch. "random": every
+    batch is a fresh sample, with replacement. `batch_size` is that of all ranks together; each takes its
+    own contiguous share.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        seed: int,
+        steps: int,
+        start_step: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        sampling: str = "epochs",
+    ) -> None:
+        _check(dataset, batch_size, rank, world_size, workers)
+        if batch_size % world_size:
+            raise InputError(f"batch size {batch_size} cannot be shared equally by {world_size} processes")
+        if not 0 <= start_step <= steps:
+            raise InputError(f"cannot start at step {start_step} of {steps}")
+        if sampling not in SAMPLINGS:
+            raise InputError(f"unknown sampling {sampling!r}{nearest(sampling, SAMPLINGS)}")
+        self.dataset, self.batch_size, self.seed, self.sampling = dataset, batch_size, seed, sampling
+        self.steps = range(start_step, steps)
+        self.share = range(batch_size * rank // world_size, batch_size * (rank + 1) // world_size)
+        self.workers, self.device = workers, torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; worker processes live until the iteration ends or is left."""
+        return _batches(self.dataset, self._requests(), self.workers, self.device)
+
+    def _requests(self) -> Iterator[_Request]:
+        batches = epoch_batches if self.sampling == "epochs" else random_batches
+        start, stop = self.share.start, self.share.stop
+        orders = batches(len(self.dataset), self.batch_size, self.seed, self.steps)
+        for step, indices in zip(self.steps, orders, strict=True):
+            draws = Draws(self.seed, step, self.batch_size, start, stop)
+            yield _Request(step, indices[start:stop], draws)
+
+
+class EvalLoader:
+    """The whole dataset once, in order; the last batch may be short.
+
+    Rank r of W reads the r-th of W contiguous shares: joined in the order of ranks they are the dataset,
+    nothing twice. Draws follow from an image's place in the dataset, whatever the batch size.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        _check(dataset, batch_size, rank, world_size, workers)
+        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.share = range(len(dataset) * rank // world_size, len(dataset) * (rank + 1) // world_size)
+        self.workers, self.device = workers, torch.device(device)
+
+    def __len__(self) -> int:
+        return -(-len(self.share) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; worker processes live until the iteration ends or is left."""
+        return _batches(self.dataset, self._requests(), self.workers, self.device)
+
+    def _requests(self) -> Iterator[_Request]:
+        for step in range(len(self)):
+            places = self.share[step * self.batch_size : (step + 1) * self.batch_size]
+            draws = Draws(self.seed, 0, len(self.dataset), places.start, places.stop)
+            yield _Request(step, np.arange(places.start, places.stop), draws)
+
+
+class EpisodeLoader:
+    """Batches `start_step` to `steps` of `count` episodes each, endless and seeded as the episodes are.
+
+    A batch has the support images of all its episodes, then their queries: count*way*shot + count*way*query.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        episodes: Episodes,
+        count: int,
+        *,
+        steps: int,
+        start_step: int = 0,
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.dataset, self.episodes, self.count = dataset, episodes, count
+        self.steps = range(start_step, steps)
+        self.workers, self.device = workers, torch.device(device)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; worker processes live until the iteration ends or is left."""
+        return _batches(self.dataset, self._requests(), self.workers, self.device)
+
+    def _requests(self) -> Iterator[_Request]:
+        for step in self.steps:
+            batch = self.episodes.batch(step * self.count, self.count)
+            places = np.concatenate([batch.support.ravel(), batch.query.ravel()])
+            yield _Request(step, places, Draws(self.episodes.seed, step, len(places)))
+
+
+def epoch_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> Iterator[np.ndarray]:
+    """For each step its batch_size places in the endless stream of permutations of n."""
+    epoch, order = -1, np.empty(0, np.int64)
+    for step in steps:
+        position, end, parts = step * batch_size, (step + 1) * batch_size, []
+        while position < end:
+            if position // n != epoch:
+                epoch = position // n
+                order = torch.randperm(n, generator=generator(seed, "order", epoch)).numpy()
+            parts.append(order[position % n :][: end - position])
+            position += len(parts[-1])
+        yield np.concatenate(parts)
+
+
+def random_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> Iterator[np.ndarray]:
+    """For each step batch_size places of n, drawn with replacement."""
+    for step in steps:
+        yield torch.randint(n, (batch_size,), generator=generator(seed, "sample", step)).numpy()
+
+
+def resident(dataset: Dataset, device: torch.device | str) -> Dataset:
+    """The same dataset with its own images, and no others of the store, in the memory of the device."""
+    images, aspect = dataset.read(np.arange(len(dataset)))
+    names = [dataset.name(index) for index in range(len(dataset))]
+    store = ArrayImages(images.to(device), aspect=aspect.to(device), names=names)
+    return Dataset(store, dataset.targets, dataset.classes)
+
+
+def _check(dataset: Dataset, batch_size: int, rank: int, world_size: int, workers: int) -> None:
+    if not len(dataset):
+        raise InputError("the dataset has no images")
+    if batch_size < 1:
+        raise InputError(f"batch size must be at least 1, not {batch_size}")
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank {rank} is not one of {world_size} processes, counted from 0")
+    if workers < 0:
+        raise InputError(f"the number of workers cannot be {workers}")
+
+
+def _batches(
+    dataset: Dataset, requests: Iterable[_Request], workers: int, device: torch.device
+) -> Iterator[Batch]:
+    for (step, indices, draws), pixels in _read(dataset, requests, workers, pin=device.type == "cuda"):
+        targets = torch.from_numpy(dataset.targets[indices])
+        images, aspect, targets = (part.to(device, non_blocking=True) for part in (*pixels, targets))
+        yield Batch(images, aspect, targets, torch.from_numpy(indices), step, draws)
+
+
+def _read(
+    dataset: Dataset, requests: Iterable[_Request], workers: int, pin: bool
+) -> Iterator[tuple[_Request, Pixels]]:
+    """The pixels of each request, in order; images in memory are not worth a worker."""
+    if dataset.images.in_memory or not workers:
+        for request in requests:
+            yield request, dataset.read(request.indices)
+        return
+    loader: DataLoader = DataLoader(
+        _Reader(dataset),  # type: ignore[arg-type]  # it reads by request, not by number
+        batch_size=None,
+        sampler=requests,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        pin_memory=pin,
+        worker_init_fn=_begin_worker,
+        generator=torch.Generator(),  # else it would take a number from the global one: dropout would differ
+    )
+    iterator = iter(loader)
+    try:
+        for answer in iterator:
+            if isinstance(answer, _Failure):
+                raise (InputError if answer.wrong_input else SLAError)(answer.message)
+            yield answer
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        # A worker that dies while it hands pictures over breaks the connection before torch notices.
+        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
+            raise
+        reason = "its memory may have run out: fewer workers or smaller batches need less"
+        raise SLAError(f"a process that reads images was ended from outside; {reason}") from None
+    finally:
+        _end_workers(iterator)  # now, not when the frames are collected
+
+
+def _end_workers(iterator: Any) -> None:
+    # torch's signal handler may tell here, once more, of a worker that was killed.
+    with contextlib.suppress(RuntimeError):
+        iterator._shutdown_workers()
+    for worker in iterator._workers:
+        worker.join(timeout=5)
+
+
+class _Reader:
+    """What a worker does: read one request."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, request: _Request) -> tuple[_Request, Pixels] | _Failure:
+        try:
+            return request, self.dataset.read(request.indices)
+        except (SLAError, OSError) as error:
+            return _Failure(str(error), isinstance(error, InputError))
+
+
+def _unchanged(answer: object) -> object:
+    return answer
+
+
+def _begin_worker(worker: int) -> None:
+    # Ctrl-C reaches every process of the terminal: the main one decides when its workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = _say_defects_only
+
+
+def _say_defects_only(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    # The thread that hands pictures over complains when the main process leaves in the middle of it.
+    if not issubclass(kind, (OSError, EOFError, AuthenticationError)):
+        sys.__excepthook__(kind, error, frames)

@@ -1,0 +1,1 @@
+"""Training a classifier on joint labels."""

@@ -1,0 +1,59 @@
+"""Classes of unequal size in a run: what was found, what is chosen, the criterion that follows."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from sla.criteria import CrossEntropy
+from sla.errors import InputError, shown
+from sla.imbalance import LDAM, Focal, LogitAdjusted, class_balanced_weights
+from sla.runs.config import MethodConfig
+
+# From this ratio of the largest class to the smallest on, `auto` acts. Assumed, not measured.
+UNEQUAL = 10.0
+# What `auto` then takes: docs/imbalance.md has the measurement.
+BY_DEFAULT: Final = "logit-adjust"
+
+
+def choose_imbalance(
+    part: MethodConfig, counts: np.ndarray, classes: Sequence[str]
+) -> tuple[MethodConfig, list[str]]:
+    """The method with `auto` and the kind of head settled for these counts (N,), and the reasons."""
+    smallest, largest = int(np.argmin(counts)), int(np.argmax(counts))
+    found = f"classes have {counts[smallest]:,} to {counts[largest]:,} training images"
+    chosen, reasons = part.imbalance, []
+    if chosen != "none" and not counts[smallest]:
+        raise InputError(
+            f"class {shown(classes[smallest])!r} has no training image: method.imbalance={chosen} needs at "
+            "least one of each class; add some, or take the class away"
+        )
+    unequal = counts[largest] >= UNEQUAL * max(counts[smallest], 1)
+    if chosen == "auto":
+        chosen = BY_DEFAULT if unequal else "none"
+        than = "at least" if unequal else "less than"
+        reasons.append(f"{found}, {than} {UNEQUAL:g} times as many: imbalance {chosen}")
+    elif chosen != "none":
+        reasons.append(f"{found}: imbalance {chosen}")
+    elif unequal:
+        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more room")
+    head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
+    return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
+
+
+def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> CrossEntropy:
+    """The criterion of a resolved configuration, with the training images of each class (N,)."""
+    smoothing = part.label_smoothing
+    if part.imbalance == "none":
+        return CrossEntropy(label_smoothing=smoothing)
+    if part.imbalance == "focal":
+        return Focal(label_smoothing=smoothing)
+    if counts is None or part.imbalance == "auto":
+        raise InputError(f"method.imbalance={part.imbalance} needs the training images of each class")
+    numbers = [int(count) for count in counts]
+    if part.imbalance == "logit-adjust":
+        return LogitAdjusted(numbers, label_smoothing=smoothing)
+    weights = class_balanced_weights(numbers)
+    if part.imbalance == "cb":
+        return CrossEntropy(weights, smoothing)
+    return LDAM(numbers, weights, smoothing, part.deferred)

@@ -1,0 +1,153 @@
+"""What a classifier learns in each step of the loop, and how it is judged."""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sla.augment.mixing import parse_mix
+from sla.classifier import Classifier
+from sla.criteria import CrossEntropy
+from sla.factory import read_saved, save
+from sla.images.store import Dataset
+from sla.labels import MixedTarget, Target, split_target
+from sla.runs.config import Config
+from sla.runs.distributed import Group
+from sla.runs.loop import Loop, is_new
+from sla.sampling.loader import Batch, TrainLoader
+from sla.tasks.classifier.build import build_model, build_pipelines, describe_preprocessing, draw_views
+from sla.tasks.classifier.evaluation import accuracies
+from sla.tasks.classifier.plan import Plan
+from sla.tasks.classifier.step import Step
+
+EVAL_BATCH = 256
+
+
+class Trainer(Loop):
+    """A classifier's run, alone or among the processes of a group."""
+
+    model: Classifier
+    config: Config
+    step_module: nn.Module  # made by `prepare`
+
+    def __init__(self, plan: Plan, folder: Path, group: Group) -> None:
+        config, self.plan = plan.config, plan
+        assert config.run.batch_size is not None
+        self.batch_size = config.run.batch_size
+        model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
+        method = model.method
+        super().__init__(
+            model,
+            config,
+            plan.train,
+            folder,
+            group,
+            losses=method.parts,
+            inferences=method.inferences,
+            headline=method.headline,
+            precision=config.run.precision or "float32",
+        )
+        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
+        self.mix = parse_mix(config.mix)
+
+    def batches(self, train: Dataset, start_step: int) -> TrainLoader:
+        """This process's part of each batch."""
+        return TrainLoader(
+            train,
+            self.batch_size,
+            seed=self.config.run.seed,
+            steps=self.steps,
+            start_step=start_step,
+            rank=self.group.rank,
+            world_size=self.group.world_size,
+            workers=self.config.data.workers or 0,
+            device=self.device,
+            sampling=self.config.data.sampling,
+        )
+
+    def prepare(self, frozen: bool) -> None:
+        """The step to call too: compiled, and wrapped for many processes."""
+        super().prepare(frozen)
+        step = self.group.wrap(Step(self.model))
+        self.step_module = torch.compile(step) if self.config.run.compile else step  # type: ignore[assignment]
+
+    def begin_step(self, step: int) -> None:
+        """Weights of classes that count from a later step on."""
+        for criterion in self.model.method.criteria:
+            if isinstance(criterion, CrossEntropy):
+                criterion.advance(step, self.steps)
+
+    def learn(self, batch: Batch) -> None:
+        """One step of the optimiser, from one batch in as many parts as are asked for."""
+        optimizer, method = self.config.optimizer, self.model.method
+        images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
+        target: Target = batch.targets
+        if self.mix is not None:
+            images, partner, lam = self.mix(images, batch.draws)
+            target = MixedTarget(batch.targets, batch.targets[partner], lam)
+        if self.config.run.channels_last and images.ndim == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
+        count = self.config.method.views_per_step or len(method.views)
+        views = draw_views(batch.draws, len(method.views), count, method.needs_plain)
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = min(optimizer.accumulate, len(images))
+        chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
+        pieces = list(zip(images.tensor_split(parts), split_target(target, parts), chosen, strict=True))
+        for number, (piece, targets, seen) in enumerate(pieces):
+            share = len(piece) / len(images)
+            with self._unsynchronised(until_last=number == len(pieces) - 1):
+                with self._autocast():
+                    losses = self.step_module(piece, targets, seen)
+                self.scaler.scale(losses["loss"] * share).backward()
+            self.meter.add(losses, targets, share)
+        self.update(batch.step)
+
+    def evaluate(self) -> dict[str, float] | None:
+        """Accuracies on the held-out images, every process looking at its share."""
+        if self.plan.val is None:
+            return None
+        workers = self.config.data.workers or 0
+        return accuracies(self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group)
+
+    def write_weights(self, path: Path) -> None:
+        """A classifier for `sla.load`."""
+        about = {"step": self.position.step, "preprocessing": describe_preprocessing(self.config)}
+        save(self.model, path, **about)
+
+    def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
+        """Classes and weights of a saved classifier."""
+        described, weights = read_saved(path)
+        return described["classes"], weights
+
+    def _unsynchronised(self, until_last: bool) -> AbstractContextManager:
+        """Gradients of a part are averaged over the processes only with those of the last part."""
+        alone = until_last or self.group.world_size == 1
+        return nullcontext() if alone else self.step_module.no_sync()  # type: ignore[operator]
+
+    def _autocast(self) -> AbstractContextManager:
+        precision = self.config.run.precision or "float32"
+        if precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, precision))
+
+
+def measure_seconds(plan: Plan, steps: int = 12) -> float:
+    """Seconds of one training step, from a few steps of a model that is then thrown away."""
+    run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
+    throwaway = plan.config.model_copy(update={"run": run})
+    trainer = Trainer(Plan(throwaway, plan.train, None, None, ()), Path(), Group())
+    trainer.prepare(frozen=False)
+    times: list[float] = []
+    for batch in TrainLoader(plan.train, trainer.batch_size, seed=0, steps=steps, device=trainer.device):
+        start = time.monotonic()
+        trainer.learn(batch)
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.monotonic() - start)
+        if sum(times) > 10:
+            break
+    useful = sorted(times[2:] or times)  # the first ones warm up
+    return useful[len(useful) // 2]

@@ -1,0 +1,90 @@
+"""Accuracy over episodes: every image and view is embedded once, then episodes cost next to nothing."""
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sla.augment.ops import Pipeline
+from sla.disk import check_space
+from sla.errors import InputError
+from sla.images.store import Dataset
+from sla.sampling.episodes import Episodes
+from sla.stats import Interval
+from sla.tasks.classifier.evaluation import evaluating, iterate_eval
+from sla.tasks.fewshot.model import FewShotModel
+
+MEMORY_LIMIT = 2 << 30  # bytes of embeddings that are held in memory; more lie in a file that nobody sees
+AT_A_TIME = 1 << 24  # numbers of the features of the episodes that are scored at a time
+Z = 1.96  # of a 95% interval, as few-shot tables have it
+
+
+@torch.inference_mode()
+def embed(model: FewShotModel, dataset: Dataset, pipeline: Pipeline, **looking: Any) -> Tensor:
+    """The features of every view of every image, float32 (n, M, D), on the CPU.
+
+    `looking`: batch_size, workers and tick, as `look_at` has them.
+    """
+    found = torch.empty(0)
+    for batch in iterate_eval(model, dataset, **looking):
+        images = pipeline(batch.images, batch.draws, batch.aspect)
+        features = model.view_features(images.contiguous(memory_format=torch.channels_last))
+        if not len(found):
+            found = _place_for((len(dataset), *features.shape[1:]))
+        found[batch.indices] = features.cpu()
+    return found
+
+
+def _place_for(shape: tuple[int, ...]) -> Tensor:
+    need = 4 * math.prod(shape)
+    if need <= MEMORY_LIMIT:
+        return torch.empty(shape)
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the array, and has no name to clear up
+    check_space(Path(tempfile.gettempdir()), need, "keeping the features of every image")
+    return torch.from_numpy(np.memmap(file, np.float32, "w+", shape=shape))
+
+
+@torch.inference_mode()
+def episode_accuracies(
+    model: FewShotModel, embedded: Tensor, episodes: Episodes, count: int
+) -> dict[str, np.ndarray]:
+    """Accuracy in percent of each of the first `count` episodes, (count,), by kind of inference.
+
+    `embedded` is what `embed` made of the dataset that the episodes are drawn from.
+    """
+    device, size = next(model.parameters()).device, embedded.shape[1] * embedded.shape[2]
+    images = episodes.way * (episodes.shot + episodes.num_query)
+    at_a_time = max(AT_A_TIME // (images * size), 1)
+    found: dict[str, list[Tensor]] = {kind: [] for kind in model.inferences}
+    with evaluating(model):
+        for first in range(0, count, at_a_time):
+            batch = episodes.batch(first, min(at_a_time, count - first))
+            support, query = (
+                embedded[torch.from_numpy(places)].to(device) for places in (batch.support, batch.query)
+            )
+            targets, wanted = (
+                torch.from_numpy(labels).to(device) for labels in (batch.support_targets, batch.query_targets)
+            )
+            joint = model.joint_logits(support, targets, query, episodes.way)
+            for kind, logits in model.class_logits(joint).items():
+                found[kind].append(100 * (logits.argmax(2) == wanted).double().mean(1).cpu())
+    return {kind: torch.cat(parts).numpy() for kind, parts in found.items()}
+
+
+def episode_interval(accuracies: np.ndarray) -> Interval:
+    """The mean over episodes with its 95% interval, 1.96 * std / sqrt(n) to each side."""
+    if len(accuracies) < 2:
+        raise InputError("an interval needs at least 2 episodes")
+    mean, half = float(accuracies.mean()), Z * float(accuracies.std()) / math.sqrt(len(accuracies))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_interval(accuracies: np.ndarray, baseline: np.ndarray) -> Interval:
+    """The mean difference of two models on the same episodes, with its 95% interval."""
+    if len(accuracies) != len(baseline):
+        raise InputError(f"{len(accuracies)} and {len(baseline)} episodes cannot be paired")
+    return episode_interval(accuracies - baseline)

@@ -1,0 +1,124 @@
+"""Looking a dataset through: a folder whose faults are known."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sla.datasets.catalogue import CATALOGUE
+from sla.datasets.check import check, write_sheet
+from sla.datasets.download import DownloadError
+from sla.datasets.load import load
+
+
+@pytest.fixture(autouse=True)
+def _own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLA_DATA", str(tmp_path_factory.mktemp("sla")))
+
+
+def picture(path: Path, *colour: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (32, 32), colour).save(path, "PNG")
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    root = tmp_path / "photos"
+    for i in range(4):
+        picture(root / "train" / "cat" / f"{i}.png", 10 * i, 0, 0)
+    for i in range(2):
+        picture(root / "train" / "dog" / f"{i}.png", 0, 100 + i, 0)
+    picture(root / "train" / "dog" / "again.png", 0, 101, 0)  # as dog/1
+    picture(root / "train" / "dog" / "cat in the kennel.png", 20, 0, 0)  # as cat/2
+    (root / "train" / "dog" / "text.jpg").write_text("no picture")
+    whole = (root / "train" / "cat" / "0.png").read_bytes()
+    (root / "train" / "cat" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    picture(root / "test" / "cat" / "new.png", 200, 200, 200)
+    picture(root / "test" / "cat" / "seen.png", 30, 0, 0)  # as train's cat/3
+    picture(root / "test" / "dog" / "new.png", 0, 200, 0)
+    return root
+
+
+def names(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(Path(first).name, Path(second).name) for first, second in pairs]
+
+
+def test_every_fault_is_found(faulty: Path) -> None:
+    found = check(faulty)
+    train, test = found.splits
+    assert (train.name, train.images, train.classes, train.expected) == ("train", 10, 2, None)
+    assert (train.fewest, train.most) == (("cat", 5), ("cat", 5))
+    assert [Path(path).name for path, _ in train.broken] == ["cut.png", "text.jpg"]
+    assert "not an image" in train.broken[1][1]
+    assert sorted(names(train.repeated)) == [
+        ("again.png", "1.png"),
+        ("cat in the kennel.png", "2.png"),
+    ] or sorted(names(train.repeated)) == [("1.png", "again.png"), ("cat in the kennel.png", "2.png")]
+    assert train.mislabelled == 1
+    assert (test.images, test.broken, test.repeated) == (3, [], [])
+    assert (test.fewest, test.most) == (("dog", 1), ("cat", 2))
+    assert {splits: names(pairs) for splits, pairs in found.shared.items()} == {
+        ("train", "test"): [("3.png", "seen.png")]
+    }
+    assert not found.sound
+    # mean of the eight readable pictures of train, by hand
+    red = (0 + 10 + 20 + 30 + 20) / 8 / 255
+    assert train.mean == pytest.approx((red, (100 + 101 + 101) / 8 / 255, 0))
+    values = np.array([0, 10, 20, 30, 20, 0, 0, 0]) / 255
+    assert train.std is not None
+    assert train.std[0] == pytest.approx(values.std())
+
+
+def test_without_pixels_nothing_is_decoded(faulty: Path) -> None:
+    found = check(faulty, pixels=False)
+    assert found.splits[0].images == 10
+    assert found.splits[0].broken == []
+    assert found.splits[0].mean is None
+    assert not found.decoded
+
+
+def test_digits() -> None:
+    found = check("digits")
+    train, test = found.splits
+    assert (train.images, test.images, train.expected, test.fewest[1]) == (1437, 360, 1437, 36)
+    assert found.shared == {("train", "test"): []}
+    assert train.mean == pytest.approx(CATALOGUE["digits"].mean, abs=5e-5)
+
+
+def test_checksums_of_a_named_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = {}
+    for i, name in enumerate([*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]):
+        content = bytes([i]) + bytes([40 * i]) * 3072
+        (tmp_path / name).write_bytes(content)
+        sums[name] = hashlib.md5(content).hexdigest()
+    made = replace(CATALOGUE["cifar10"], checksums=sums, splits={"train": 5, "test": 1})
+    monkeypatch.setitem(CATALOGUE, "cifar10", made)
+    assert sorted(path.name for path in check("cifar10", root=tmp_path).checksums) == sorted(sums)
+    (tmp_path / "data_batch_4.bin").write_bytes(b"\x03" + b"\x01" * 3072)
+    with pytest.raises(DownloadError, match=r"data_batch_4\.bin: md5 .* damaged or another file"):
+        check("cifar10", root=tmp_path)
+
+
+def test_the_sheet_shows_each_class_in_its_row(faulty: Path, tmp_path: Path) -> None:
+    check(faulty, sheet=tmp_path / "sheet.png")
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
+    half = len(sheet) // 2
+    right = sheet[:, 176:]
+    painted = right[(right != 255).all(2)]
+    assert len(painted) == 8 * 64 * 64  # every picture that can be read, twice its size
+    cats, dogs = right[:half], right[half:]
+    assert (cats[(cats != 255).all(2)][:, 1] == 0).all()  # no green in the cats' row
+    assert {tuple(pixel) for pixel in dogs[(dogs != 255).all(2)].tolist()} == {
+        (0, 100, 0),
+        (0, 101, 0),
+        (20, 0, 0),
+    }
+
+
+def test_a_sheet_of_grey_pictures(tmp_path: Path) -> None:
+    write_sheet(load("digits"), tmp_path / "digits.png")
+    with Image.open(tmp_path / "digits.png") as sheet:
+        assert sheet.size == (176 + 10 * 66, 10 * 66)

@@ -1,0 +1,502 @@
+"""A folder or CSV of any shape becomes splits, or one clear line; its index is reused while it is true."""
+
+import os
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sla.datasets import index as index_module
+from sla.datasets import scan as scan_module
+from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
+from sla.datasets.scan import index_file, open_index
+from sla.errors import InputError, SLAWarning
+from sla.images.decode import BadImageError
+from sla.images.files import FileImages, Paths
+from sla.images.store import ArrayImages
+
+CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("SLA_DATA", str(folder))
+    return folder
+
+
+def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
+    """Pictures under these names; the red of a picture is the number of its place."""
+    for i, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size, (i, 0, 0)).save(path)
+    return root
+
+
+def age(root: Path) -> None:
+    """Let all folders have changed a minute ago."""
+    for folder, _, _ in os.walk(root):
+        info = os.stat(folder)
+        os.utime(folder, ns=(info.st_atime_ns, info.st_mtime_ns - 60_000_000_000))
+
+
+def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    scanned: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(scan_module.os, "scandir", lambda path: (scanned.append(str(path)), real(path))[1])
+    return scanned
+
+
+# layouts
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "dog/b.png",
+        "cat/a.JPG",
+        "dog/a.webp",
+        "cat/deep/er/x.png",
+        "dog/Z.gif",
+        "10/a.bmp",
+        "9/a.ppm",
+    )
+    (tmp_path / "dog" / "notes.txt").write_text("hello")
+    (tmp_path / "dog" / ".hidden.png").write_text("hello")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "readme.md").write_text("hello")
+    found = scan_folder(tmp_path)
+    assert found.classes == ("10", "9", "cat", "dog")
+    names = [(found.paths.relative(i), found.classes[t]) for i, t in enumerate(found.targets)]
+    assert names == [
+        ("10/a.bmp", "10"),
+        ("9/a.ppm", "9"),
+        ("cat/a.JPG", "cat"),
+        ("cat/deep/er/x.png", "cat"),
+        ("dog/Z.gif", "dog"),
+        ("dog/a.webp", "dog"),
+        ("dog/b.png", "dog"),
+    ]
+    assert found.ignored == 4
+    splits = load_folder(tmp_path)
+    assert splits.name == tmp_path.name
+    assert splits.val is splits.test is None
+    assert isinstance(splits.train.images, ArrayImages)
+    assert splits.train.targets.dtype == np.int64
+    assert splits.train.name(6) == str(tmp_path / "dog" / "b.png")
+    assert splits.train.read([6, 3]).images[:, 0, 0, 0].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "validation", "VAL"])
+def test_split_folders(tmp_path: Path, val: str) -> None:
+    make(tmp_path, "train/a/1.png", "train/b/2.png", f"{val}/b/3.png", "test/a/4.png", "test/a/5.png")
+    (tmp_path / "labels").mkdir()  # what else lies there does not matter
+    splits = load_folder(tmp_path)
+    assert splits.val is not None
+    assert splits.test is not None
+    assert splits.train.classes == splits.val.classes == splits.test.classes == ("a", "b")
+    assert [d.targets.tolist() for d in (splits.train, splits.val, splits.test)] == [[0, 1], [1], [0, 0]]
+    assert splits.val.read([0]).images[0, 0, 0, 0] == 2
+    assert splits.test.read([1, 0]).images[:, 0, 0, 0].tolist() == [4, 3]
+
+
+def test_train_and_test_may_be_classes_of_their_own(tmp_path: Path) -> None:
+    make(tmp_path, "bus/1.png", "train/2.png", "test/3.png")
+    assert scan_folder(tmp_path).classes == ("bus", "test", "train")
+
+
+def test_csv(tmp_path: Path) -> None:
+    make(tmp_path, "data/one, two.png", "data/a\nb.png", "other/c.png", "data/ö.png")
+    (tmp_path / "data" / "list.csv").write_text(
+        "\ufeffLabel, Split ,extra,FileName\n"
+        'cat,train,,"one, two.png"\n'
+        'dog,Train,,"a\nb.png"\n'
+        "\n"
+        "dog,validation,,../other/c.png\n"
+        f"cat,test,,{tmp_path / 'data' / 'ö.png'}\n",
+        encoding="utf-8",
+    )
+    splits = load_folder(tmp_path / "data" / "list.csv")
+    assert splits.name == "list"
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.train.read([0, 1]).images[:, 0, 0, 0].tolist() == [0, 1]
+    assert splits.val is not None
+    assert splits.val.read([0]).images[0, 0, 0, 0] == 2
+    assert splits.test is not None
+    assert splits.test.name(0) == str(tmp_path / "data" / "ö.png")
+    assert splits.test.targets.tolist() == [0]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv_delimiters(tmp_path: Path, delimiter: str) -> None:
+    make(tmp_path, "a.png", "b.png")
+    rows = [["image", "class"], ["a.png", "y"], ["b.png", "x"]]
+    (tmp_path / "list.csv").write_text("\n".join(delimiter.join(row) for row in rows))
+    found = read_csv(tmp_path / "list.csv")
+    assert (found.classes, found.targets.tolist()) == (("x", "y"), [1, 0])
+
+
+def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    make(tmp_path / "real", "x/1.png", "x/2.png")
+    data = make(tmp_path / "data", "a/1.png", "b/in/1.png")
+    (data / "c").symlink_to(tmp_path / "real" / "x")
+    (data / "a" / "linked.png").symlink_to(tmp_path / "real" / "x" / "1.png")
+    (data / "a" / "broken.png").symlink_to("nowhere.png")
+    (data / "a" / "up").symlink_to(data)
+    (data / "b" / "in" / "again").symlink_to(data / "b")
+    (data / "b" / "self").symlink_to(".")
+    found = scan_folder(data)
+    assert found.classes == ("a", "b", "c")
+    assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
+
+
+@pytest.mark.skipif(not CUB.exists(), reason="needs the shared CUB pictures beside the repository")
+def test_real_birds(tmp_path: Path) -> None:
+    wanted = ("001.", "037.", "200.")
+    with zipfile.ZipFile(CUB) as archive:
+        members = [
+            n for n in archive.namelist() if n.split("/")[1].startswith(wanted) and n.endswith(".webp")
+        ]
+        archive.extractall(tmp_path, members)
+    splits = load_folder(tmp_path)
+    classes = ("001.Black_footed_Albatross", "037.Acadian_Flycatcher", "200.Common_Yellowthroat")
+    assert splits.train.classes == classes
+    assert splits.test is not None
+    for part, data in (("train", splits.train), ("test", splits.test)):
+        expected = Counter(n.split("/")[1] for n in members if n.startswith(part))
+        assert dict(zip(classes, data.counts().tolist(), strict=True)) == expected
+    assert splits.train.counts().tolist() == [30, 30, 30]
+    assert splits.train.images.shape == (3, 96, 96)  # their shorter side
+    pixels, aspect = splits.train.read([0, 40])
+    with Image.open(splits.train.name(40)) as image:
+        assert aspect[1] == pytest.approx(image.width / image.height)
+        plain = np.asarray(image.convert("RGB").resize((96, 96), Image.Resampling.BICUBIC)).astype(int)
+    assert np.abs(pixels[1].permute(1, 2, 0).numpy() - plain).mean() < 1
+
+
+# stored size and store
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([(28, 28)] * 3, 28),
+        ([(84, 84)] * 3, 84),
+        ([(1, 1)] * 2, 1),
+        ([(900, 900)] * 2, 256),
+        ([(20, 10)] * 3, 32),
+        ([(100, 80), (120, 70), (60, 90)], 70),
+        ([(4000, 3000), (3000, 4000)], 256),
+    ],
+)
+def test_the_size_fits_the_pictures(tmp_path: Path, sizes: list[tuple[int, int]], expected: int) -> None:
+    for i, size in enumerate(sizes):
+        make(tmp_path, f"{i}.png", size=size)
+    (tmp_path / "zz.png").write_text("bad ones do not count")
+    names = [*(f"{i}.png" for i in range(len(sizes))), "zz.png"]
+    assert choose_size(Paths.of(names, tmp_path)) == (expected, expected)
+    with pytest.raises(BadImageError, match=r"zz\.png"):
+        choose_size(Paths.of(["zz.png"], tmp_path))
+
+
+def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.png"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        noise = rng.integers(0, 256, (50, 70, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / "data" / name)
+    cache = tmp_path / "cache"
+    kinds = {
+        "memory": load_folder(tmp_path / "data", size=(20, 24)),
+        "lazy": load_folder(tmp_path / "data", size=(20, 24), memory_limit=0),
+        "cached": load_folder(tmp_path / "data", size=(20, 24), memory_limit=0, cache=cache),
+        "memory from the cache": load_folder(tmp_path / "data", size=(20, 24), cache=cache),
+    }
+    assert [k.train.images.in_memory for k in kinds.values()] == [True, False, False, True]
+    assert isinstance(kinds["lazy"].train.images, FileImages)
+    expected = kinds["lazy"].train.read(range(4))
+    assert expected.images.float().std() > 10
+    for splits in kinds.values():
+        got = splits.train.read(range(4))
+        assert (got.images == expected.images).all()
+        assert (got.aspect == expected.aspect).all()
+        assert [splits.train.name(i) for i in range(4)] == [kinds["lazy"].train.name(i) for i in range(4)]
+    limit = 4 * 3 * 20 * 24
+    assert load_folder(tmp_path / "data", size=(20, 24), memory_limit=limit).train.images.in_memory
+    assert not load_folder(tmp_path / "data", size=(20, 24), memory_limit=limit - 1).train.images.in_memory
+
+
+# the index
+
+
+def test_an_unchanged_folder_is_not_scanned_again(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "train/a/1.png", "train/b/in/2.png", "val/a/3.png")
+    age(tmp_path)
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    scanned = count_scans(monkeypatch)
+    first = open_index(tmp_path)
+    assert len(scanned) == len(set(scanned)) == 7  # every folder once
+    second = open_index(tmp_path)
+    assert len(scanned) == 7
+    assert list(second.paths) == list(first.paths)
+    assert (second.targets.tolist(), second.splits.tolist()) == ([0, 1, 0], [0, 0, 1])
+    assert (second.classes, second.ignored) == (("a", "b"), 0)
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is put into the data
+    assert index_file(tmp_path).parent == own_cache / "index"
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
+def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> None:
+    make(tmp_path, "a/in/er/1.png", "a/in/er/2.png", "b/3.png")
+    age(tmp_path)
+    inner = tmp_path / "a" / "in" / "er"
+    assert len(open_index(tmp_path)) == 3
+    if change == "add":
+        make(inner, "new.png")
+    elif change == "remove":
+        (inner / "2.png").unlink()
+    elif change == "rename":
+        (inner / "2.png").rename(inner / "0.png")
+    elif change == "new class":
+        make(tmp_path, "c/1.png")
+    else:
+        (inner / "2.png").rename(inner / "2.txt")
+    found = open_index(tmp_path)
+    assert list(found.paths) == list(scan_folder(tmp_path).paths)
+    names = {found.paths.relative(i) for i in range(len(found))}
+    common = {"a/in/er/1.png", "b/3.png"}
+    expected = {
+        "add": {"a/in/er/2.png", "a/in/er/new.png"},
+        "remove": set(),
+        "rename": {"a/in/er/0.png"},
+        "new class": {"a/in/er/2.png", "c/1.png"},
+        "replace by other": set(),
+    }
+    assert names == common | expected[change]
+
+
+def test_a_folder_that_has_just_changed_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "a/1.png", "b/2.png")
+    scanned = count_scans(monkeypatch)
+    open_index(tmp_path)
+    stamp = os.stat(tmp_path / "b").st_mtime_ns
+    make(tmp_path, "b/3.png")
+    os.utime(tmp_path / "b", ns=(stamp, stamp))  # as if it came within one tick of the clock
+    assert len(open_index(tmp_path)) == 3
+    assert len(scanned) == 6
+
+
+def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
+    make(tmp_path, "a.png", "b.png", "c.png")
+    table = tmp_path / "list.csv"
+    table.write_text("path,label\na.png,x\nb.png,y\n")
+    os.utime(table, ns=(10**18, 10**18))
+    assert open_index(table).classes == ("x", "y")
+    assert open_index(table).classes == ("x", "y")
+    table.write_text("path,label\na.png,x\nc.png,z\n")
+    assert open_index(table).classes == ("x", "z")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not really", b"\x80\x04."])
+def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
+    make(tmp_path, "a/1.png", "b/2.png")
+    age(tmp_path)
+    open_index(tmp_path)
+    index_file(tmp_path).write_bytes(damage)
+    assert len(open_index(tmp_path)) == 2
+    assert index_module.load_index(index_file(tmp_path), tmp_path) is not None
+
+
+def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
+    make(tmp_path, "a/1.png", "b/2.png")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.warns(SLAWarning, match="the index cannot be kept"):
+        assert len(open_index(tmp_path, tmp_path / "file")) == 2
+
+
+# bad images
+
+
+def make_some_bad(root: Path) -> Path:
+    make(root, *(f"{c}/{i}.jpg" for c in "ab" for i in range(8)), size=(40, 40))
+    (root / "a" / "1.jpg").write_text("hello")
+    cut = (root / "b" / "2.jpg").read_bytes()
+    (root / "b" / "2.jpg").write_bytes(cut[: len(cut) // 2])
+    return root
+
+
+def test_refuse_names_the_first_bad_image(tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match=r"a/1\.jpg: not an image .*--on-bad-image skip"):
+        load_folder(make_some_bad(tmp_path))
+
+
+def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_some_bad(tmp_path)
+    with pytest.warns(SLAWarning) as caught:
+        splits = load_folder(tmp_path, on_bad_image="skip")
+    [message] = [str(w.message) for w in caught]
+    assert message.startswith("left out 2 of 16 images: ")
+    assert f"{tmp_path}/a/1.jpg: not an image" in message
+    assert f"{tmp_path}/b/2.jpg: a damaged image (Truncated" in message
+    names = [splits.train.name(i) for i in range(len(splits.train))]
+    assert names == [
+        str(tmp_path / c / f"{i}.jpg") for c in "ab" for i in range(8) if f"{c}{i}" not in ("a1", "b2")
+    ]
+    assert splits.train.targets.tolist() == [0] * 7 + [1] * 7
+
+    looked_at: list[int] = []
+    with pytest.warns(
+        SLAWarning, match="left out 2 of 16"
+    ):  # known to be sound: only the two are tried again
+        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: looked_at.append(n))
+    assert looked_at == [2]
+    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # mended
+    (tmp_path / "a" / "5.jpg").write_text("broken now, in place")
+    with pytest.warns(SLAWarning, match=r"left out 2 of 16 images: [^;]*a/5\.jpg[^;]*; [^;]*b/2\.jpg[^;]*$"):
+        load_folder(tmp_path, on_bad_image="skip")
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_place_that_cannot_be_written_is_no_obstacle_to_skipping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
+    with pytest.warns(SLAWarning) as told:
+        splits = load_folder(make_some_bad(tmp_path / "photos"), on_bad_image="skip")
+    words = [str(one.message) for one in told]
+    assert any("which images are sound cannot be kept: " in line for line in words)
+    assert any("left out " in line for line in words)
+    assert len(splits.train) > 0
+
+
+def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
+    for i in range(8):
+        (tmp_path / "a" / f"{i}.png").write_bytes(b"")
+    with pytest.warns(SLAWarning, match=r"left out 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
+        load_folder(tmp_path, on_bad_image="skip")
+    (tmp_path / "a" / "8.png").write_bytes(b"")
+    with (
+        pytest.warns(SLAWarning, match="left out 9"),
+        pytest.raises(InputError, match="class 'a' has no image that can be read"),
+    ):
+        load_folder(tmp_path, on_bad_image="skip")
+
+
+def test_an_interrupted_check_goes_on_where_it_was(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
+
+    def interrupt(done: int, total: int) -> None:
+        assert total == 600
+        if done >= 256:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=interrupt)
+    totals: list[int] = []
+    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: totals.append(n))
+    assert set(totals) == {600 - 224}  # the part during which it was stopped is looked at again
+
+
+# clear refusals
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_folder(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+def test_refused_folders(tmp_path: Path) -> None:
+    assert "no such folder or CSV" in refusal(tmp_path / "absent")
+    (tmp_path / "file.txt").write_text("x")
+    assert "neither a folder nor a .csv" in refusal(tmp_path / "file.txt")
+    (tmp_path / "empty").mkdir()
+    assert "no images; expected <class>/*.jpg" in refusal(tmp_path / "empty")
+    assert "images but no class folders" in refusal(make(tmp_path / "loose", "1.png", "2.png"))
+    assert "one class only, 'cat'; a classifier needs at least two" in refusal(
+        make(tmp_path / "one", "cat/1.png")
+    )
+    hollow = make(tmp_path / "hollow", "a/1.png", "b/1.png")
+    (hollow / "c" / "deep").mkdir(parents=True)
+    (hollow / "c" / "deep" / "x.heic").write_text("x")
+    assert "class folder 'c' has no images" in refusal(hollow)
+
+
+def test_refused_splits(tmp_path: Path) -> None:
+    root = make(tmp_path / "x", "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/q/1.png", "val/r/1.png")
+    assert "val has classes that train has not: q, r" in refusal(root)
+    assert "images but no class folders" in refusal(make(tmp_path / "flat", "train/1.png", "test/2.png"))
+    assert "no train folder" in refusal(make(tmp_path / "no", "val/a/1.png", "test/a/2.png"))
+    both = make(tmp_path / "both", "train/a/1.png", "train/b/1.png", "val/a/1.png", "valid/a/1.png")
+    assert "two folders for one split: train, val, valid" in refusal(both)
+    hollow = make(tmp_path / "hollow", "train/a/1.png", "train/b/1.png")
+    (hollow / "test").mkdir()
+    assert f"{hollow}/test: no images" in refusal(hollow)
+
+
+def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "a/1.png", "b/2.png")
+    real = os.scandir
+
+    def guarded(path: str) -> object:
+        if path.endswith("/b"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(scan_module.os, "scandir", guarded)
+    assert f"{tmp_path}/b: the folder cannot be read: Permission denied" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,label\na.png,x\n", "no column path or file or filename or image; the header is: name, label"),
+        ("path,kind\na.png,x\n", "no column label or class or target; the header is: path, kind"),
+        ("path,label,class\na.png,x,x\n", "more than one column label"),
+        ("path,label,Label\na.png,x,y\n", "more than one column label.*the header is: path, label, label"),
+        ("path,label,split,split\na.png,x,train,test\n", "more than one column split"),
+        ("", "no column path"),
+        ("path,label\n", "no images listed"),
+        ("path,label\na.png,x\nabsent.png,y\n", "line 3: no such file: .*absent.png"),
+        ("path,label\na.png,x\n\nb.png, \n", "line 4: b.png has an empty label"),
+        ("path,label\na.png,x\nb.png\n", "line 3: 1 fields, but the header has 2"),
+        (
+            "path,label,split\na.png,x,train\nb.png,y,tarin\n",
+            "line 3: unknown split 'tarin', did you mean 'train'",
+        ),
+        ("path,label,split\na.png,x,test\nb.png,y,test\n", "no images to train on"),
+        (
+            "path,label,split\na.png,x,train\nb.png,y,train\nb.png,z,val\n",
+            "val has classes that train has not: z",
+        ),
+        ("path,label\na.png,x\nb.png,x\n", "one class only"),
+        (b"path,label\na.png,caf\xe9\n", "not UTF-8 text"),
+        (b'path,label\n"a.png,x\n' + b"y" * 200_000, "line .*: not a CSV row"),
+    ],
+)
+def test_refused_csv(tmp_path: Path, text: str | bytes, message: str) -> None:
+    make(tmp_path, "a.png", "b.png")
+    table = tmp_path / "list.csv"
+    table.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message) as caught:
+        load_folder(table)
+    assert "\n" not in str(caught.value)
+    assert str(table) in str(caught.value)
+
+
+def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'refuse' or 'skip', not 'ignore'"):
+        load_folder(tmp_path, on_bad_image="ignore")  # type: ignore[arg-type]

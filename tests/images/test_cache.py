@@ -1,0 +1,306 @@
+"""The cache of resized images: right bytes, also after an interruption, a change, or with company."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from sla.disk import exclusive, replacing
+from sla.errors import InputError, SLAError
+from sla.images import cache as cache_module
+from sla.images.cache import CachedImages, build_cache
+from sla.images.cache_paths import cache_dir
+from sla.images.decode import BadImageError, decode
+from sla.images.files import CHUNK, FileImages
+
+SIZE = (6, 5)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FileImages:
+    rng = np.random.default_rng(1)
+    (tmp_path / "data").mkdir()
+    names = [f"{i:03}.png" for i in range(5 * CHUNK + 7)]
+    for i, name in enumerate(names):
+        noise = rng.integers(0, 256, (8 + i % 5, 9, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / "data" / name)
+    return FileImages(names, SIZE, tmp_path / "data")
+
+
+def check(images: CachedImages, files: FileImages) -> None:
+    """Every row against its file, decoded on its own."""
+    pixels, aspect = images.read(range(len(files)))
+    for row in range(len(files)):
+        expected, ratio = decode(files.name(row), SIZE)
+        assert (pixels[row] == expected).all()
+        assert aspect[row] == np.float32(ratio)
+
+
+def count_reads(files: FileImages, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    rows_read: list[int] = []
+    real = FileImages.read
+    monkeypatch.setattr(FileImages, "read", lambda self, rows: (rows_read.extend(rows), real(self, rows))[1])
+    return rows_read
+
+
+def test_cached_rows_are_the_decoded_files(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    images = build_cache(files, tmp_path / "c", "x", progress=lambda done, total: calls.append((done, total)))
+    check(images, files)
+    assert (len(images), images.shape, images.in_memory) == (len(files), (3, *SIZE), False)
+    assert images.name(4) == files.name(4)
+    assert calls[-1] == (len(files), len(files))
+    one, _ = decode(files.name(9), SIZE)
+    got = images.read(np.array([3, 9, 3]))
+    assert (got.images[1] == one).all()
+    assert (got.images[0] == got.images[2]).all()
+    assert (got.images.dtype, got.aspect.dtype) == (torch.uint8, torch.float32)
+    read = count_reads(files, monkeypatch)
+    check(build_cache(files, tmp_path / "c", "x"), files)
+    assert read == []  # found, not made again
+    assert not list((tmp_path / "c").glob("*.partial"))
+    got.images.zero_()  # the caller's copy: the file does not change
+    check(images, files)
+
+
+def test_it_is_sent_to_workers_without_its_bytes(files: FileImages, tmp_path: Path) -> None:
+    images = build_cache(files, tmp_path / "c", "x")
+    pickled = pickle.dumps(images)
+    assert len(pickled) < len(pickle.dumps(files)) + 1000
+    check(pickle.loads(pickled), files)
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("saved_bytes", [0, 1 << 40])
+def test_an_interrupted_fill_goes_on(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_bytes: int
+) -> None:
+    monkeypatch.setattr(cache_module, "SAVED_BYTES", saved_bytes)
+
+    def interrupt(done: int, total: int) -> None:
+        if done >= 3 * CHUNK:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        build_cache(files, tmp_path / "c", "x", progress=interrupt)
+    [partial] = (tmp_path / "c").glob("*.partial")
+    assert not list((tmp_path / "c").glob("*.npy"))
+    [header] = (tmp_path / "c").glob("*.json")
+    assert json.loads(header.read_text())["filled"] == 2 * CHUNK
+    with open(partial, "ab") as file:
+        file.write(b"half a row that never reached its save point")
+    read = count_reads(files, monkeypatch)
+    check(build_cache(files, tmp_path / "c", "x"), files)
+    assert sorted(read) == list(range(2 * CHUNK, len(files)))
+    assert not partial.exists()
+
+
+def test_a_killed_fill_goes_on_from_its_save_point(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "SAVED_BYTES", 0)
+    context = multiprocessing.get_context("fork")
+
+    def die(done: int, total: int) -> None:
+        if done >= 3 * CHUNK:
+            os._exit(9)
+
+    worker = context.Process(target=build_cache, args=(files, tmp_path / "c", "x"), kwargs={"progress": die})
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == 9
+    read = count_reads(files, monkeypatch)
+    check(build_cache(files, tmp_path / "c", "x"), files)
+    assert sorted(read) == list(range(2 * CHUNK, len(files)))
+
+
+@pytest.mark.parametrize("damage", ["no header", "bad header", "other head"])
+def test_a_half_made_cache_that_is_not_understood_is_made_anew(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        build_cache(files, tmp_path / "c", "x", progress=interrupt)
+    [partial] = (tmp_path / "c").glob("*.partial")
+    header = partial.with_suffix(".json")
+    if damage == "no header":
+        header.unlink()
+    elif damage == "bad header":
+        header.write_text("{")
+    else:
+        header.write_text('{"filled": 9}')
+        partial.write_bytes(b"\0" * 5000)
+    check(build_cache(files, tmp_path / "c", "x"), files)
+
+
+def test_a_changed_file_is_decoded_again_and_no_other(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_cache(files, tmp_path / "c", "x")
+    other = build_cache(FileImages(files.paths, (4, 4)), tmp_path / "c", "x")
+    kept = build_cache(files, tmp_path / "c", "y")
+    Image.new("RGB", (3, 3), "blue").save(tmp_path / "data" / "005.png")
+    os.utime(tmp_path / "data" / "005.png", ns=(1, 1))
+    read = count_reads(files, monkeypatch)
+    images = build_cache(files, tmp_path / "c", "x")
+    assert read == [5]
+    check(images, files)
+    assert images.read([5]).images[0, :, 0, 0].tolist() == [0, 0, 255]
+    left = {path.name for path in (tmp_path / "c").glob("*.npy")}
+    assert left == {images.path.name, other.path.name, kept.path.name}  # the outdated one is gone, no other
+
+
+def test_another_choice_of_files_takes_over_what_it_can(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [files.paths.relative(i) for i in range(10, 20)]
+    Image.new("RGB", (7, 7), "green").save(tmp_path / "data" / "new.png")
+    build_cache(files, tmp_path / "c", "x")
+    read = count_reads(files, monkeypatch)
+    chosen = FileImages(["new.png", *reversed(some)], SIZE, tmp_path / "data")
+    check(build_cache(chosen, tmp_path / "c", "x"), chosen)
+    assert read == [0]
+
+
+def test_pixels_of_another_decoder_are_not_taken_over(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_cache(files, tmp_path / "c", "x")
+    monkeypatch.setattr(cache_module, "DECODER", cache_module.DECODER + 1)
+    read = count_reads(files, monkeypatch)
+    build_cache(files, tmp_path / "c", "x")
+    assert sorted(read) == list(range(len(files)))
+
+
+def test_a_cut_off_cache_is_made_again(files: FileImages, tmp_path: Path) -> None:
+    path = build_cache(files, tmp_path / "c", "x").path
+    os.truncate(path, path.stat().st_size // 2)
+    check(build_cache(files, tmp_path / "c", "x"), files)
+
+
+def _build(files: FileImages, folder: Path, queue: "multiprocessing.Queue[int]") -> None:
+    decoded: list[int] = []
+    build_cache(files, folder, "x", progress=lambda done, total: (decoded.append(done), time.sleep(0.02))[1])
+    queue.put(len(decoded))
+
+
+def test_two_processes_at_once_fill_it_once(files: FileImages, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    workers = [context.Process(target=_build, args=(files, tmp_path / "c", queue)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    parts = sorted(queue.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert parts == [0, 6]  # one did all of it, the other waited
+    check(build_cache(files, tmp_path / "c", "x"), files)
+
+
+def test_a_bad_image_is_named_and_the_work_before_it_is_kept(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "data" / f"{3 * CHUNK:03}.png"
+    broken.write_text("no picture")
+    with pytest.raises(BadImageError, match=f"{broken.name}: not an image"):
+        build_cache(files, tmp_path / "c", "x")
+    without = FileImages(files.paths.keep(np.arange(len(files)) != 3 * CHUNK), SIZE)
+    read = count_reads(files, monkeypatch)
+    check(build_cache(without, tmp_path / "c", "x"), without)
+    assert sorted(read) == list(range(3 * CHUNK, len(without)))
+
+
+def test_a_missing_file_is_named(files: FileImages, tmp_path: Path) -> None:
+    (tmp_path / "data" / "004.png").unlink()
+    with pytest.raises(BadImageError, match=r"data/004\.png: no such file"):
+        build_cache(files, tmp_path / "c", "x")
+
+
+def test_a_full_disk_is_seen_before_it_is_full(
+    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(InputError, match=r"the image cache needs 0\.0 MB and 0\.0 MB are free"):
+        build_cache(files, tmp_path / "c", "x")
+
+
+def test_a_place_that_cannot_be_written_is_named(files: FileImages, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SLAError, match="file: the image cache cannot be written"):
+        build_cache(files, tmp_path / "file", "x")
+
+
+def test_the_cache_folder_is_where_the_platform_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SLA_DATA", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_dir() == tmp_path / ".cache" / "sla"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache_dir() == Path("/xdg/sla")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the rule says: not absolute, not valid
+    assert cache_dir() == tmp_path / ".cache" / "sla"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_dir() == tmp_path / "Library" / "Caches" / "sla"
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_dir() == tmp_path / "local" / "sla"
+    monkeypatch.setenv("SLA_DATA", "~/pictures")
+    assert cache_dir() == tmp_path / "pictures"
+
+
+def test_replacing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a.bin"
+    with replacing(path) as file:
+        file.write(b"one")
+        assert not path.exists()
+    with pytest.raises(StoppedError), replacing(path) as file:  # noqa: PT012
+        file.write(b"two")
+        raise StoppedError
+    assert path.read_bytes() == b"one"
+    assert os.listdir(path.parent) == ["a.bin"]
+
+
+def test_a_lock_ends_with_its_block(tmp_path: Path) -> None:
+    for _ in range(2):
+        with exclusive(tmp_path / "deep" / "lock"):
+            assert (tmp_path / "deep" / "lock").exists()
+
+
+def _hold(lock: Path, queue: "multiprocessing.Queue[bool]") -> None:
+    with exclusive(lock):
+        queue.put(True)
+        time.sleep(60)
+
+
+def test_a_lock_keeps_others_out_until_its_process_is_dead(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    holder = context.Process(target=_hold, args=(tmp_path / "lock", queue))
+    holder.start()
+    assert queue.get(timeout=30)
+    with pytest.raises(BlockingIOError), exclusive(tmp_path / "lock", wait=False):
+        pytest.fail("two are inside")
+    holder.kill()
+    holder.join(30)
+    with exclusive(tmp_path / "lock", wait=False):
+        pass

@@ -1,0 +1,574 @@
+"""Whole runs on the digits: the same bytes twice, after a kill and a resume, and over two processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import sla
+from sla.datasets.load import load
+from sla.errors import InputError, SLAError, SLAWarning
+from sla.runs.checkpoint import find_checkpoint
+from sla.runs.config import make_config, read_config
+from sla.session import StoppedError, train
+from sla.tasks.classifier.run import Run
+
+TINY = {
+    "data": {"source": "digits", "workers": 0},
+    "model": {"backbone": "convnet4", "options": {"width": 8}},
+    "method": {"name": "sla+sd"},
+    "optimizer": {"ema": 0.9, "learning_rate": 0.05},
+    "run": {"iterations": 24, "batch_size": 32, "evaluations": 3, "compile": False},
+}
+
+
+def tree(**parts):
+    """TINY with parts of it replaced."""
+    return {key: {**value, **parts.get(key, {})} for key, value in TINY.items()} | {
+        key: value for key, value in parts.items() if key not in TINY
+    }
+
+
+def weights_of(folder, kind="last"):
+    return (find_checkpoint(folder / "checkpoint", kind) / "weights.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    return train(make_config(TINY), folder)
+
+
+def test_a_run_is_a_folder_that_says_everything(finished):
+    names = {path.name for path in finished.folder.iterdir()}
+    assert {"config.yaml", "metrics.csv", "checkpoint", "result.json"} <= names
+    result = json.loads((finished.folder / "result.json").read_text())
+    assert set(result["accuracies"]["last"]["test"]) == {"single", "aggregated", "distilled"}
+    assert result["headline"] == "distilled"
+    assert result["seed"] == 0
+    assert result["images"]["train"] + result["images"]["val"] == len(load("digits").train)
+    cost = result["cost"]
+    assert cost["images_seen"] == 24 * 32 * 4
+    one_look = cost["inference_flop"]["single"]
+    assert cost["inference_flop"]["aggregated"] == 4 * one_look
+    assert cost["training_flop"] == 3 * one_look * 24 * 32 * 4
+    assert result["versions"]["torch"] == torch.__version__
+    rows = (finished.folder / "metrics.csv").read_text().splitlines()
+    assert rows[0].startswith("step,epoch,learning_rate,loss,joint,distillation,student,train,val_single")
+    assert len(rows) == 25
+    assert [row.split(",")[-1] != "" for row in rows[1:]].count(True) == 3
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(finished, tmp_path):
+    again = train(make_config(TINY), tmp_path / "again")
+    other = train(make_config(tree(run={"seed": 1})), tmp_path / "other")
+    assert weights_of(again.folder) == weights_of(finished.folder)
+    assert weights_of(other.folder) != weights_of(finished.folder)
+    metrics = [(run.folder / "metrics.csv").read_bytes() for run in (finished, again, other)]
+    assert metrics[0] == metrics[1] != metrics[2]
+
+
+def test_the_written_configuration_gives_the_same_run(finished, tmp_path):
+    written = make_config(read_config(finished.folder / "config.yaml"))
+    assert all(v is not None for v in (written.run.iterations, written.model.mean, written.augment))
+    again = train(written, tmp_path / "again")
+    assert weights_of(again.folder) == weights_of(finished.folder)
+    assert (again.folder / "config.yaml").read_text() == (finished.folder / "config.yaml").read_text()
+
+
+def command(folder, parts, *more):
+    """A subprocess that trains; it reads its configuration from a file."""
+    import yaml
+
+    path = folder.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(parts))
+    return [sys.executable, "-m", "sla", "train", "--config", str(path), "--out", str(folder), *more]
+
+
+def wait_for(condition, process, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be stopped"
+        assert time.monotonic() < end, "the run did not come so far"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("method", ["baseline", "sla+sd"])
+def test_killed_in_the_middle_of_an_epoch_and_resumed_it_is_byte_for_byte_the_same(method, tmp_path):
+    ema = {"ema": 0.9 if method == "sla+sd" else None, "learning_rate": 0.05}
+    # 1,293 training images in batches of 32: two epochs are 81 steps; checkpoints fall inside them.
+    run = {"iterations": None, "epochs": 2, "checkpoint_every": 7}
+    parts = tree(method={"name": method}, optimizer=ema, run=run)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(whole, parts), env=environment, check=True, capture_output=True)
+    process = subprocess.Popen(command(killed, parts), env=environment, stdout=subprocess.DEVNULL)
+    wait_for(lambda: _last_step(killed) >= 14, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    stopped_at = _last_step(killed)
+    assert 14 <= stopped_at < 81
+    assert not (killed / "result.json").exists()
+    subprocess.run(command(killed, parts, "--resume"), env=environment, check=True, capture_output=True)
+    assert _last_step(killed) == 81
+    for kind in ("last", "best"):
+        assert weights_of(killed, kind) == weights_of(whole, kind)
+    assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    accuracies = [json.loads((run / "result.json").read_text())["accuracies"] for run in (whole, killed)]
+    assert accuracies[0] == accuracies[1]
+    assert [path for path in (killed / "checkpoint").iterdir() if path.name.startswith(".")] == []
+
+
+def _last_step(folder):
+    found = find_checkpoint(folder / "checkpoint", "last")
+    return int(found.name.split("-")[1]) if found else -1
+
+
+def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(tmp_path):
+    folder = tmp_path / "a run"
+    parts = tree(run={"iterations": 5000, "checkpoint_every": 5})
+    process = subprocess.Popen(
+        command(folder, parts), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: _last_step(folder) >= 5, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "to go on: sla train --resume --out" in errors
+    assert "Traceback" not in errors
+    assert f"stopped after step {_last_step(folder):,} of 5,000" in errors
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """Without batch norm: the same losses and weights within 1e-5, order and augmentation included."""
+    parts = tree(
+        model={"backbone": "convnet4", "options": {"width": 8, "norm": False}},
+        optimizer={"ema": None, "learning_rate": 0.05, "accumulate": 2},
+        run={"iterations": 12, "evaluations": 2, "device": "cpu"},
+    )
+    one, two = tmp_path / "one", tmp_path / "two"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(one, parts), env=environment, check=True, capture_output=True)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    done = subprocess.run(
+        [*launch, *command(two, parts)[2:]], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("run:") == 1  # only one process speaks
+    a, b = (load_file(find_checkpoint(f / "checkpoint", "last") / "weights.safetensors") for f in (one, two))
+    for name, value in a.items():
+        torch.testing.assert_close(b[name], value, rtol=0, atol=1e-5, msg=name)
+    rows = [(f / "metrics.csv").read_text().splitlines()[1:] for f in (one, two)]
+    for left, right in zip(*rows, strict=True):
+        numbers = [[float(cell or -1) for cell in row.split(",")] for row in (left, right)]
+        assert numbers[0] == pytest.approx(numbers[1], abs=1e-4)
+    assert json.loads((two / "result.json").read_text())["cost"]["processes"] == 2
+
+
+def test_every_process_ends_when_one_fails(tmp_path):
+    """Process 1 alone fails in its fourth step, and process 0, which waits for it, ends too."""
+    script = tmp_path / "one_fails.py"
+    script.write_text(
+        "import os, sys\n"
+        "from sla.tasks.classifier import trainer\n"
+        "learn = trainer.Trainer.learn\n"
+        "def fails(self, batch):\n"
+        "    if os.environ['RANK'] == '1' and batch.step == 3: raise RuntimeError('process 1 fails')\n"
+        "    learn(self, batch)\n"
+        "trainer.Trainer.learn = fails\n"
+        "from sla.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    parts = tree(run={"iterations": 100_000, "batch_size": 32, "evaluations": 1})
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        str(script),
+    ]
+    words = [*launch, *command(tmp_path / "two", parts)[3:]]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "process 1 fails" in done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 7, 360])
+def test_batches_of_evaluation_change_no_prediction(finished, size):
+    test = load("digits").test
+    reference = finished.evaluate(test, batch_size=64)
+    outputs = finished.evaluate(test, batch_size=size)
+    for inference, logits in reference.logits.items():
+        torch.testing.assert_close(outputs.logits[inference], logits, rtol=0, atol=1e-5)
+    reverse = test.subset(list(reversed(range(len(test)))))
+    for inference, logits in finished.evaluate(reverse).logits.items():
+        torch.testing.assert_close(logits.flip(0), reference.logits[inference], rtol=0, atol=1e-5)
+
+
+def test_the_scores_in_the_result_are_those_of_an_evaluation(finished):
+    outputs = finished.evaluate()
+    stored = finished.result["accuracies"]["last"]["test"]
+    for inference, logits in outputs.logits.items():
+        right = (logits.argmax(1) == outputs.targets).double().mean().item()
+        assert stored[inference]["top1"] == pytest.approx(100 * right)
+    assert set(finished.temperatures) == {"single", "aggregated", "distilled"}
+    assert finished.result["accuracies"]["last"]["test"] == outputs.scores(finished.temperatures)
+
+
+@pytest.mark.parametrize("parts", [
+    {"method": {"name": "sla", "views_per_step": 1}},
+    {"method": {"name": "sla+sd", "views_per_step": 2}},
+    {"method": {"name": "da"}, "optimizer": {"name": "adamw", "learning_rate": 0.001, "decay_norms": False}},
+    {"method": {"name": "mt"}, "optimizer": {"schedule": "onecycle", "clip": 1.0}},
+    {"optimizer": {"frozen": 0.5, "warmup": 0.2, "schedule": "multistep", "accumulate": 3}},
+    {"run": {"snapshots": 2, "precision": "bfloat16", "channels_last": False}, "augment": "none"},
+    {"data": {"source": "digits", "sampling": "random", "per_class": 20, "hold_out": 0.2}},
+    {"model": {"backbone": "resnet12", "options": {"width": 0.0625, "ramp_steps": 5, "checkpointing": True}}},
+], ids=["one view", "two views", "adamw", "onecycle", "frozen", "bf16", "limited", "dropblock"])  # fmt: skip
+def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
+    merged = {
+        key: {**TINY.get(key, {}), **value} if isinstance(value, dict) else value
+        for key, value in parts.items()
+    }
+    merged = {**TINY, **merged}
+    merged["run"] = {**merged["run"], "iterations": 6, "evaluations": 2}
+    whole = train(make_config(merged), tmp_path / "whole")
+    assert whole.result["accuracies"]["last"]["step"] == 6
+
+    def interrupt(done, total, row):
+        if done == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError, match="stopped after step 4 of 6"):
+        train(make_config(merged), tmp_path / "run", watch=interrupt)
+    run = train(make_config(merged), tmp_path / "run", resume=True)
+    assert weights_of(run.folder) == weights_of(whole.folder)
+    assert (run.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
+    if merged["model"].get("backbone") == "resnet12":
+        assert run.model.backbone.blocks[2].drop.steps == 6  # one a step, whatever went forward
+    if "snapshots" in merged["run"]:
+        assert sorted(p.name for p in (run.folder / "snapshots").iterdir()) == [
+            "00000003.safetensors",
+            "00000006.safetensors",
+        ]
+
+
+def test_a_frozen_backbone_does_not_move(tmp_path):
+    parts = tree(
+        optimizer={"frozen": 0.8, "ema": None, "learning_rate": 0.1}, run={"iterations": 5, "snapshots": 5}
+    )
+    run = train(make_config(parts), tmp_path / "run")
+    first, fourth, last = (load_file(run.folder / "snapshots" / f"0000000{n}.safetensors") for n in (1, 4, 5))
+    backbone = [name for name in first if name.startswith("backbone.") and "num_batches" not in name]
+    assert all(torch.equal(first[name], fourth[name]) for name in backbone)
+    assert any(not torch.equal(fourth[name], last[name]) for name in backbone)
+    assert not torch.equal(first["heads.joint.weight"], fourth["heads.joint.weight"])
+
+
+def test_a_loss_that_turns_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):
+    parts = tree(
+        optimizer={"learning_rate": 1e30, "ema": None}, run={"iterations": 50, "checkpoint_every": 1}
+    )
+    with pytest.raises(SLAError, match=r"at step \d+") as error:
+        train(make_config(parts), tmp_path / "run")
+    assert "learning rate" in str(error.value)
+    assert "\n" not in str(error.value)
+    found = find_checkpoint(tmp_path / "run" / "checkpoint", "last")
+    assert found.name in str(error.value)
+    assert all(v.isfinite().all() for v in load_file(found / "weights.safetensors").values())
+
+
+def test_folders_that_cannot_be_used_are_refused(finished, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="there already; go on with it by --resume"):
+        train(make_config(TINY), finished.folder)
+    with pytest.raises(InputError, match="no run to resume"):
+        train(make_config(TINY), tmp_path / "nothing", resume=True)
+    with pytest.raises(InputError, match="cannot be written"):
+        train(make_config(TINY), Path("/proc/nowhere/run"))
+    from sla.disk import exclusive
+
+    (tmp_path / "busy").mkdir()
+    with exclusive(tmp_path / "busy" / ".lock"), pytest.raises(InputError, match="in use by another process"):
+        train(make_config(TINY), tmp_path / "busy")
+    import shutil
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))
+    with pytest.raises(InputError, match=r"keeping checkpoints needs .* MB are free"):
+        train(make_config(TINY), tmp_path / "full")
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+    import errno
+
+    from sla.runs import loop
+
+    real, calls = loop.save_checkpoint, []
+
+    def fails_the_third_time(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    parts = tree(
+        run={"iterations": 8, "checkpoint_every": 2, "evaluations": 1},
+        data={"hold_out": 0, "source": "digits"},
+    )
+    monkeypatch.setattr(loop, "save_checkpoint", fails_the_third_time)
+    with pytest.raises(SLAError, match="the disk is full"):
+        train(make_config(parts), tmp_path / "run")
+    assert _last_step(tmp_path / "run") == 4
+    run = train(make_config(parts), tmp_path / "run", resume=True)
+    assert run.result["accuracies"]["last"]["step"] == 8
+
+
+def test_resuming_with_another_configuration_names_the_keys(finished):
+    other = make_config(tree(optimizer={"learning_rate": 0.2, "ema": 0.9}, method={"name": "sla"}))
+    with pytest.raises(InputError) as error:
+        train(other, finished.folder, resume=True)
+    assert "method.name: 'sla' is not 'sla+sd'; optimizer.learning_rate: 0.2 is not 0.05" in str(error.value)
+
+
+def test_data_with_another_label_set_is_refused(finished, tmp_path):
+    from PIL import Image
+
+    for name in ("3", "cat"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "data" / name / "a.png")
+    with pytest.raises(InputError, match=r"does not know 1 of these classes: cat"):
+        finished.evaluate(tmp_path / "data")
+
+
+def test_weights_of_another_architecture_are_told_apart(finished, tmp_path):
+    wider = tree(model={"backbone": "convnet4", "options": {"width": 16}, "weights": str(finished.folder)})
+    with pytest.raises(InputError, match=r"of another architecture: .* of .* tensors fit; 0 are missing"):
+        train(make_config(wider), tmp_path / "a")
+    deeper = tree(model={"backbone": "resnet8", "options": {}, "weights": str(finished.folder)})
+    with pytest.raises(InputError, match=r"0 of .* tensors fit"):
+        train(make_config(deeper), tmp_path / "b")
+    torch.save({"x": open}, tmp_path / "evil.pth")
+    for name in ("evil.pth", "absent.pth"):
+        bad = tree(model={"backbone": "convnet4", "weights": str(tmp_path / name)})
+        with pytest.raises(InputError, match=name):
+            train(make_config(bad), tmp_path / "c")
+
+
+def test_weights_of_a_run_start_another(finished, tmp_path):
+    parts = tree(model={"options": {"width": 8}, "backbone": "convnet4", "weights": str(finished.folder)})
+    parts["optimizer"] = {"frozen": 0.99, "learning_rate": 0.05}
+    run = train(
+        make_config({**parts, "run": {**parts["run"], "iterations": 2, "snapshots": 2}}), tmp_path / "run"
+    )
+    first = load_file(run.folder / "snapshots" / "00000001.safetensors")
+    assert torch.equal(first["backbone.blocks.0.0.weight"], finished.model.backbone.blocks[0][0].weight)
+
+
+def test_a_file_without_a_run_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="not a run"):
+        Run(tmp_path)
+    with pytest.raises(InputError, match="no data given"):
+        train(make_config({}), tmp_path / "x")
+    with pytest.raises(InputError, match="needs the plain image"):
+        train(make_config(tree(method={"views_per_step": 1})), tmp_path / "y")
+
+
+def test_minutes_fix_the_number_of_iterations(tmp_path):
+    parts = tree(run={"iterations": None, "minutes": 0.02, "evaluations": 1})
+    lines = []
+    run = train(make_config(parts), tmp_path / "run", say=lines.append)
+    fixed = run.config.run.iterations
+    assert fixed == run.result["cost"]["iterations"]
+    assert f"{fixed:,} iterations fit into 0.02 minutes" in lines
+
+
+def test_files_are_predicted_in_their_order_with_probabilities(finished, tmp_path):
+    from PIL import Image
+
+    test = load("digits").test
+    files = []
+    for place in range(12):
+        path = tmp_path / f"{11 - place}.png"
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(path)
+        files.append(path)
+    labels, probabilities = finished.predict(files, "aggregated", batch_size=5)
+    logits = finished.evaluate(test.subset(range(12))).logits["aggregated"]
+    expected = (logits / finished.temperatures["aggregated"]).softmax(1)
+    torch.testing.assert_close(probabilities, expected, atol=1e-4, rtol=0)
+    assert labels.tolist() == expected.argmax(1).tolist()
+    assert finished.predict([]).labels.shape == (0,)
+
+
+def test_fit_is_the_same_training_from_python(finished, tmp_path):
+    run = sla.fit("digits", tmp_path / "by_name", config=TINY)
+    assert weights_of(run.folder) == weights_of(finished.folder)
+    splits = load("digits")
+    in_memory = sla.fit(
+        splits, tmp_path / "in_memory", config=TINY, run__iterations=3, method__name="baseline"
+    )
+    assert in_memory.result["accuracies"]["last"]["step"] == 3
+    assert in_memory.model.method.inferences == ("single",)
+    with pytest.raises(InputError, match=r"did you mean 'run\.epochs'"):
+        sla.fit("digits", tmp_path / "x", run__epoch=3)
+
+
+def test_tensorboard_has_the_rows(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    parts = tree(run={"iterations": 4, "evaluations": 1, "tensorboard": True})
+    run = train(make_config(parts), tmp_path / "run")
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
+    assert [event.step for event in events.Scalars("val_aggregated")] == [4]
+
+
+@pytest.mark.slow
+def test_a_compiled_run_learns_the_same(tmp_path):
+    """At first to many digits; later rounding decides which pixel a max-pool takes, and the paths part."""
+    run = train(make_config(tree(run={"compile": True, "iterations": 3})), tmp_path / "compiled")
+    eager = train(make_config(tree(run={"iterations": 3})), tmp_path / "eager")
+    rows = [(r.folder / "metrics.csv").read_text().splitlines()[1:] for r in (run, eager)]
+    for left, right in zip(*rows, strict=True):
+        numbers = [[float(cell or -1) for cell in row.split(",")[:7]] for row in (left, right)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-3)
+
+
+def test_workers_of_evaluation_change_no_prediction(finished, tmp_path):
+    """Pictures decoded in this process, or in two others."""
+    from PIL import Image
+
+    from sla.images.files import FileImages
+    from sla.images.store import Dataset
+
+    test = load("digits").test.subset(range(40))
+    for place in range(40):
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(tmp_path / f"{place}.png")
+    images = FileImages([str(tmp_path / f"{place}.png") for place in range(40)], (8, 8))
+    dataset = Dataset(images, test.targets, test.classes)
+    here, there = (finished.evaluate(dataset, workers=workers, batch_size=7) for workers in (0, 2))
+    for inference, logits in here.logits.items():
+        assert torch.equal(there.logits[inference], logits)
+        torch.testing.assert_close(logits, finished.evaluate(test).logits[inference], atol=1e-4, rtol=0)
+
+
+def test_a_budget_given_now_comes_before_the_file(finished, tmp_path):
+    from sla.runs.config import with_values
+
+    tree_of_run = read_config(finished.folder / "config.yaml")
+    config = make_config(with_values(tree_of_run, {"run.iterations": 2}))
+    assert (config.run.iterations, config.run.epochs) == (2, None)
+    config = make_config(with_values(tree_of_run, {"run.epochs": 0.1}))
+    assert config.run.iterations is None
+    run = train(config, tmp_path / "run")
+    assert run.config.run.iterations == 5  # a tenth of 1,293 images in batches of 32
+    with pytest.raises(InputError, match="say how long once"):
+        with_values({}, {"run.epochs": 1, "run.minutes": 1})
+    with pytest.raises(InputError, match="run must be a branch"):
+        with_values({"run": [1]}, {"run.seed": 1})
+    assert with_values({"run": None}, {"run.seed": 1}) == {"run": {"seed": 1}}
+
+
+def test_resuming_on_other_data_is_refused(tmp_path):
+    splits = load("digits")
+
+    def interrupt(done, total, row):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        sla.fit(splits, tmp_path / "run", config=TINY, watch=interrupt)
+    from dataclasses import replace
+
+    fewer = replace(splits, train=splits.train.subset(range(1000)))
+    renamed = replace(splits.train, classes=tuple("abcdefghij"))
+    for other in (fewer, replace(splits, train=renamed, test=None)):
+        with pytest.raises(InputError, match="the data is not what it was"):
+            sla.fit(other, tmp_path / "run", config=TINY, resume=True)
+    assert sla.fit(splits, tmp_path / "run", config=TINY, resume=True).result["seed"] == 0
+
+
+def test_float16_resumes_with_its_scale(tmp_path):
+    """The gradient scale changes over a run: without it a resumed run would take other steps."""
+    parts = tree(run={"iterations": 6, "evaluations": 1, "precision": "float16"})
+    whole = train(make_config(parts), tmp_path / "whole")
+
+    def interrupt(done, total, row):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError):
+        train(make_config(parts), tmp_path / "run", watch=interrupt)
+    state = find_checkpoint(tmp_path / "run" / "checkpoint", "last") / "state.safetensors"
+    assert load_file(state)["scaler.scale"] > 0
+    run = train(make_config(parts), tmp_path / "run", resume=True)
+    assert weights_of(run.folder) == weights_of(whole.folder)
+
+
+def test_a_failed_start_leaves_its_place_free_and_killed_checkpoints_go(tmp_path):
+    bad = tree(method={"views": "rgb3"})  # digits have one channel: it fails in the first step
+    with pytest.raises(InputError, match="3 channels"):
+        train(make_config(bad), tmp_path / "run")
+    stale = tmp_path / "run" / "checkpoint" / ".last-00000001.dead"
+    run = train(make_config(tree(run={"iterations": 2})), tmp_path / "run")
+    stale.mkdir()
+    train(make_config(tree(run={"iterations": 2})), tmp_path / "run", resume=True)
+    assert not stale.exists()
+    assert run.config.method.views == "rot4"
+
+
+def test_val_and_test_classes_may_stand_in_another_order(tmp_path):
+    from dataclasses import replace
+
+    splits = load("digits")
+    backwards = splits.test.classes[::-1]
+    test = replace(splits.test, classes=backwards, targets=9 - splits.test.targets)
+    a = sla.fit(splits, tmp_path / "a", config=TINY, run__iterations=8)
+    b = sla.fit(replace(splits, test=test), tmp_path / "b", config=TINY, run__iterations=8)
+    assert a.result["accuracies"]["last"]["test"] == b.result["accuracies"]["last"]["test"]
+
+
+@pytest.mark.parametrize("damage", ["weights.safetensors", "state.safetensors", "metrics.csv"])
+def test_damaged_files_of_a_run_are_named(finished, tmp_path, damage):
+    import shutil
+
+    shutil.copytree(finished.folder, tmp_path / "run")
+    last = find_checkpoint(tmp_path / "run" / "checkpoint", "last")
+    path = tmp_path / "run" / damage if damage == "metrics.csv" else last / damage
+    path.write_bytes(b"\xff\x00" + path.read_bytes()[:100])
+    with pytest.raises(InputError, match=damage):
+        train(make_config(TINY), tmp_path / "run", resume=True)
+
+
+def test_training_leaves_the_callers_random_state_alone(tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(make_config(tree(run={"iterations": 1})), tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_run_knows_its_folder_of_images_from_anywhere(tmp_path, monkeypatch):
+    from PIL import Image
+
+    for number in range(40):
+        file = tmp_path / "data" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number * 5, 0, 255 * (number % 2))).save(file)
+    monkeypatch.chdir(tmp_path)
+    parts = tree(data={"source": "data"}, run={"iterations": 2, "batch_size": 4})
+    run = train(make_config(parts), tmp_path / "run")
+    assert run.config.data.source == str(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    again = train(make_config(parts), tmp_path / "run", resume=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.warns(SLAWarning, match="learnt from most of these"):
+        assert len(again.evaluate(again.config.data.source).targets) == 40
+    assert len(again.evaluate().targets) == 4  # those held out
