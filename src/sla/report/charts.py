@@ -1,4 +1,4 @@
-"""Charts as inline SVG: places are percentages and names are HTML, so that text keeps its size anywhere."""
+"""Charts as inline SVG: positions are percentages and labels are HTML, so text has its size at any width."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from html import escape
 from statistics import fmean
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from sla.stats import Interval
 
-MOST_POINTS = 300  # of a line; more are averaged
-MOST_MARKS = 40  # a line of fewer points has each of them marked
+MOST_POINTS = 300  # of a line; above that, neighbours are averaged
+MOST_MARKS = 40  # points of a line that has each of them marked
 
 
 class Strip(NamedTuple):
@@ -20,8 +22,8 @@ class Strip(NamedTuple):
     interval: Interval
 
 
-def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
-    """Every value as a dot, the mean with its interval over them, the first row's mean as a line for all."""
+def strip_chart(strips: Sequence[Strip], unit: str = "%") -> Markup:
+    """Every value as a dot, the mean with its interval on top; a dashed line marks the first row's mean."""
     everything = [value for strip in strips for value in strip.values or strip.interval]
     ticks = nice_ticks(min(everything), max(everything))
     low, high = ticks[0], ticks[-1]
@@ -47,16 +49,16 @@ def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
             f'<circle class="mean" cx="{place(mean)}" cy="50%" r="6"/></svg>'
         )
     axis = "".join(f'<text class="tick" x="{place(t)}" y="1rem">{t:g}{escape(unit)}</text>' for t in ticks)
-    return f'<div class="strip">{"".join(rows)}<div></div><svg aria-hidden="true">{axis}</svg></div>'
+    return Markup(f'<div class="strip">{"".join(rows)}<div></div><svg aria-hidden="true">{axis}</svg></div>')
 
 
 class Bin(NamedTuple):
-    """The images whose confidence is from low to high; shares in [0, 1]."""
+    """The images with a confidence from low to high; all in [0, 1]."""
 
     low: float
     high: float
     images: int
-    confidence: float  # their mean
+    confidence: float  # mean
     accuracy: float
 
 
@@ -67,8 +69,8 @@ class Series(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-def line_chart(series: Sequence[Series], across: str, label: str, unit: str = "") -> str:
-    """Lines over a common x axis, with a legend; `across` names that axis, `label` the whole chart."""
+def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") -> Markup:
+    """Lines over a common x axis, with a legend; `axis` names that axis, `label` the whole chart."""
     everything = [point for one in series for point in one.points]
     heights, widths = [y for _, y in everything], [x for x, _ in everything]
     up, along = nice_ticks(min(heights), max(heights), 6), nice_ticks(min(widths), max(widths), 6)
@@ -95,17 +97,17 @@ def line_chart(series: Sequence[Series], across: str, label: str, unit: str = ""
         for y in (100 * (top - tick) / (top - bottom) for tick in up)
     )
     spoken = f"{label}: " + "; ".join(words for _, words in named)
-    return f'<ul class="legend">{"".join(item for item, _ in named)}</ul>' + _plot(
+    return Markup(f'<ul class="legend">{"".join(item for item, _ in named)}</ul>') + _plot(
         grid + "".join(drawn),
         spoken,
         [(100 * (tick - bottom) / (top - bottom), f"{tick:g}{unit}") for tick in up],
         [(100 * (tick - left) / (right - left), f"{tick:,g}") for tick in along],
-        across,
+        axis,
     )
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most `most` points: the means of neighbours, as many in each."""
+    """At most `most` points: means of groups of neighbours of equal size."""
     size = -(-len(points) // most)
     if size == 1:
         return list(points)
@@ -113,16 +115,16 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
     return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
 
 
-def reliability_chart(bins: Sequence[Bin], label: str) -> str:
-    """Accuracy by confidence as bars, and how far each is from being what was claimed."""
+def reliability_chart(bins: Sequence[Bin], label: str) -> Markup:
+    """Accuracy by confidence as bars, each with the gap between the two."""
     drawn = '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
     for one in bins:
         left, width = 100 * one.low + 0.4, 100 * (one.high - one.low) - 0.8
-        reached, claimed = 100 * one.accuracy, 100 * one.confidence
+        accuracy, confidence = 100 * one.accuracy, 100 * one.confidence
         drawn += (
-            f'<rect class="reached" x="{left:.2f}" width="{width:.2f}" y="{100 - reached:.2f}" '
-            f'height="{reached:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
-            f'y="{100 - max(reached, claimed):.2f}" height="{abs(reached - claimed):.2f}"/>'
+            f'<rect class="accuracy" x="{left:.2f}" width="{width:.2f}" y="{100 - accuracy:.2f}" '
+            f'height="{accuracy:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
+            f'y="{100 - max(accuracy, confidence):.2f}" height="{abs(accuracy - confidence):.2f}"/>'
         )
     ticks = [(float(share), f"{share}%") for share in (0, 25, 50, 75, 100)]
     return _plot(drawn, label, ticks, ticks, "confidence", "plot square")
@@ -133,26 +135,26 @@ def _plot(
     label: str,
     up: Sequence[tuple[float, str]],
     along: Sequence[tuple[float, str]],
-    across: str,
+    axis: str,
     kind: str = "plot",
-) -> str:
-    """A drawing of 100 x 100, stretched over its place, with ticks (percent, text) beside it."""
+) -> Markup:
+    """A drawing of 100 x 100, stretched to the available space, with ticks (percent, text) beside it."""
     side = "".join(f'<span style="bottom:{place:.2f}%">{escape(text)}</span>' for place, text in up)
-    # A centred text would leave the page on the right.
+    # Centred, the last tick would run off the page.
     below = "".join(
         f'<span{" class=end" if place > 97 else ""} style="left:{place:.2f}%">{escape(text)}</span>'
         for place, text in along
     )
-    return (
+    return Markup(
         f'<div class="{kind}"><div class="ticks up" aria-hidden="true">{side}</div><div class="area">'
         f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 100 100" preserveAspectRatio="none">'
         f'{drawn}</svg></div><div class="ticks along" aria-hidden="true">{below}</div>'
-        f'<div class="axis" aria-hidden="true">{escape(across)}</div></div>'
+        f'<div class="axis" aria-hidden="true">{escape(axis)}</div></div>'
     )
 
 
 def nice_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers from at most `low` to at least `high`, evenly spaced, no more than about `most`."""
+    """About `most` round, evenly spaced numbers that enclose `low` and `high`."""
     spread = max(high - low, 1e-9)
     power = 10.0 ** math.floor(math.log10(spread / most))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if spread / (power * factor) <= most - 1)

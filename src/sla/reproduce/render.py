@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sla.disk import replacing
-from sla.report import html
-from sla.report.charts import Series, line_chart
+from sla.report.charts import Series
+from sla.report.page import render as render_page
+from sla.report.page import write as write_page
 from sla.reproduce.claims import UNTESTED, Claim, Finding, claims
 from sla.reproduce.figures import AXES, draw, series_of
 from sla.reproduce.names import EXPERIMENTS
@@ -38,7 +39,8 @@ class Section:
 def render(records: Mapping[str, Record]) -> tuple[str, str]:
     """(Markdown, HTML) of all records."""
     sections = list(_sections(records))
-    return _markdown(sections), _page(sections)
+    page = render_page("results.html", title="Results: the paper and ours", sections=sections)
+    return _markdown(sections), page
 
 
 def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
@@ -204,17 +206,6 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     return [line(header), line(["---"] * len(header)), *(line(row) for row in rows)]
 
 
-def _page(sections: Sequence[Section]) -> str:
-    parts = []
-    for section in sections:
-        words = [html.paragraph(text) for text in section.words]
-        tables = [html.table(header, rows, caption) for caption, header, rows in section.tables]
-        chart = line_chart(section.lines, section.axis[0], section.title, "%") if section.lines else ""
-        notes = [html.paragraph(note, "soft") for note in section.notes]
-        parts.append(html.section(section.title, *words, *tables, chart, *notes))
-    return html.page("Results: the paper and ours", *parts)
-
-
 def write(records: Mapping[str, Record], document: Path, page: Path, toy: Path) -> None:
     """Write the document with its pictures, and the page; `toy` is the toy's picture."""
     markdown, text = render(records)
@@ -228,4 +219,4 @@ def write(records: Mapping[str, Record], document: Path, page: Path, toy: Path) 
             file.write(toy.read_bytes())
     with replacing(document) as file:
         file.write(markdown.encode())
-    html.write(page, text)
+    write_page(page, text)

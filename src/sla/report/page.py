@@ -1,0 +1,48 @@
+"""Pages from templates: what is passed as text is shown as text, and no page needs the network."""
+
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sla.disk import replacing
+from sla.errors import shown
+from sla.report import charts, formatting
+from sla.report.pictures import picture
+
+
+def render(template: str, **values: Any) -> str:
+    """A whole page from a file of `templates/`, which sees the values and the charts."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("sla.report")
+    found = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.globals |= {
+        "style": Markup(files("sla.report").joinpath("style.css").read_text(encoding="utf-8")),
+        "picture": picture,
+        "strip_chart": charts.strip_chart,
+        "line_chart": charts.line_chart,
+        "reliability_chart": charts.reliability_chart,
+    }
+    found.filters |= {
+        "number": format,
+        "shown": shown,
+        "ends": formatting.ends,
+        "amount": formatting.amount,
+        "duration": formatting.duration,
+    }
+    return found
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page whole or not at all."""
+    with replacing(path) as file:
+        file.write(text.encode())
