@@ -16,3 +16,38 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+# A run of a few seconds that has everything: held-out and test images, curves, a temperature.
+TINY = {
+    "model__backbone": "convnet4",
+    "model__options": {"width": 8},
+    "run__iterations": 12,
+    "run__batch_size": 32,
+    "run__evaluations": 3,
+    "run__compile": False,
+    "data__workers": 0,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_settings():
+    """Settings for `sla.fit` that train in about a second."""
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """A finished run of sla+sd on the digits; copy its folder before changing anything in it."""
+    import sla
+
+    return sla.fit("digits", tmp_path_factory.mktemp("finished") / "digits", **TINY)
+
+
+@pytest.fixture(scope="session")
+def baseline_run(tmp_path_factory):
+    """The same with the baseline."""
+    import sla
+
+    folder = tmp_path_factory.mktemp("baseline") / "digits"
+    return sla.fit("digits", folder, method__name="baseline", **TINY)

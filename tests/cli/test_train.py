@@ -64,7 +64,7 @@ def test_a_finished_run_has_its_page(run, tmp_path):
     assert not (tmp_path / "run" / "report.html").exists()
     reported = []
     write_run_page(Run(run), tmp_path / "page.html", progress=lambda *one: reported.append(one))
-    assert reported[-1] == ("looking at the images", 360, 360)
+    assert reported[-1] == ("evaluating", 360, 360)
 
 
 def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch):

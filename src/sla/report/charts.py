@@ -117,7 +117,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
 
 def reliability_chart(bins: Sequence[Bin], label: str) -> Markup:
     """Accuracy by confidence as bars, each with the gap between the two."""
-    drawn = '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
+    drawn = ""
     for one in bins:
         left, width = 100 * one.low + 0.4, 100 * (one.high - one.low) - 0.8
         accuracy, confidence = 100 * one.accuracy, 100 * one.confidence
@@ -126,6 +126,7 @@ def reliability_chart(bins: Sequence[Bin], label: str) -> Markup:
             f'height="{accuracy:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
             f'y="{100 - max(accuracy, confidence):.2f}" height="{abs(accuracy - confidence):.2f}"/>'
         )
+    drawn += '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
     ticks = [(float(share), f"{share}%") for share in (0, 25, 50, 75, 100)]
     return _plot(drawn, label, ticks, ticks, "confidence", "plot square")
 

@@ -21,9 +21,13 @@ def render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("sla.report")
     found = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("sla.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     found.globals |= {
         "style": Markup(files("sla.report").joinpath("style.css").read_text(encoding="utf-8")),
