@@ -49,7 +49,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         self.text += data
         if self.cell:
-            self.tables[self.caption][-1][-1] += data
+            self.tables[self.caption][-1][-1] += data.replace("\xa0", " ")
 
     def handle_endtag(self, tag):
         self.cell = self.cell and tag == "span"

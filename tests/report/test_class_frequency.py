@@ -31,21 +31,21 @@ def found(counts, targets, predicted):
 )
 def test_groups_are_those_of_the_benchmarks_or_thirds(counts, groups):
     found = shot_groups(counts)
-    assert [group.classes for group in found] == groups
+    assert list(found.values()) == groups
     by_count = all([max(counts) > 100, any(20 <= n <= 100 for n in counts), min(counts) < 20])
-    assert found[0].name.startswith("many-shot") == by_count
+    assert next(iter(found)).startswith("many-shot") == by_count
 
 
 def test_accuracies_are_counted_by_hand():
     targets = [0, 0, 0, 0, 1, 1, 2, 3, 3, 3]
     predicted = [0, 0, 0, 1, 1, 0, 2, 0, 0, 3]
     one = found([200, 100, 20, 3], targets, predicted)
-    many, medium, few, balanced = one.rows
+    many, medium, few = one.groups
     assert many == ("many-shot, over 100", 1, "200", 4, [75, 100], share(3, 4))
     assert medium[:5] == ("medium-shot, 20 to 100", 2, "20 to 100", 3, pytest.approx([200 / 3, 100]))
     assert few[:5] == ("few-shot, below 20", 1, "3", 3, pytest.approx([100 / 3, 100]))
     mean = 100 * (3 / 4 + 1 / 2 + 1 / 1 + 1 / 3) / 4
-    assert balanced == (
+    assert one.balanced == (
         "balanced (mean over classes)",
         4,
         "3 to 200",
@@ -60,10 +60,10 @@ def test_accuracies_are_counted_by_hand():
 def test_groups_without_images_have_no_accuracy():
     one = found([9, 8, 7, 6], [0, 1, 2, 2], [0, 1, 2, 0])
     assert one.thirds
-    assert [row.name for row in one.rows[:3]] == ["most frequent third", "middle third", "rarest third"]
-    expected = [100, 50, None, pytest.approx(250 / 3)]  # the last: (1 + 1 + 1/2) / 3
-    assert [row.accuracies[0] for row in one.rows] == expected
-    assert one.rows[2].interval is None
+    assert [row.name for row in one.groups] == ["most frequent third", "middle third", "rarest third"]
+    assert [row.accuracies[0] for row in one.groups] == [100, 50, None]
+    assert one.groups[2].interval is None
+    assert one.balanced.accuracies[0] == pytest.approx(250 / 3)  # (1 + 1 + 1/2) / 3
 
 
 @pytest.mark.parametrize("counts", [None, [1, 2], [1, 2, 3, "4"], [1, 2, 3, -4], [1, 2, 3, True], "1234"])
@@ -71,15 +71,16 @@ def test_damaged_or_missing_counts_are_unknown(counts):
     assert train_counts({"train_counts": counts}, 4) is None
     one = found(counts, [0, 1], [0, 0])
     assert one.counts is None
-    assert [row.accuracies for row in one.rows] == [[50, 100]]
+    assert one.groups == []
+    assert one.balanced.accuracies == [50, 100]
 
 
 @pytest.mark.parametrize(("counts", "each"), [([7, 7, 7, 7], "7"), ([110, 120, 105, 100], "100 to 120")])
 def test_equal_counts_are_recognised(counts, each):
     one = found(counts, [0, 0, 0, 1], [0, 0, 1, 1])
     assert one.equal
-    assert one.range == each
-    assert one.balanced == pytest.approx({"single": 250 / 3, "aggregated": 100})
+    assert one.balanced.train_images == each
+    assert one.balanced.accuracies == pytest.approx([250 / 3, 100])
 
 
 def test_the_page_of_a_run_on_a_long_tail_shows_them(tmp_path, tiny_settings, parse):

@@ -71,37 +71,36 @@ class Series(NamedTuple):
 
 def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") -> Markup:
     """Lines over a common x axis, with a legend; `axis` names that axis, `label` the whole chart."""
-    everything = [point for one in series for point in one.points]
-    heights, widths = [y for _, y in everything], [x for x, _ in everything]
-    up, along = nice_ticks(min(heights), max(heights), 6), nice_ticks(min(widths), max(widths), 6)
-    left, right = min(widths), max(max(widths), min(widths) + 1)
-    along = [tick for tick in along if left <= tick <= right]
-    bottom, top = up[0], up[-1]
-    drawn, named = [], []
-    for number, one in enumerate(series):
-        points = thinned(one.points, MOST_POINTS)
-        places = [
-            f"{100 * (x - left) / (right - left):.2f} {100 * (top - y) / (top - bottom):.2f}"
-            for x, y in points
-        ]
+    xs, ys = zip(*(point for one in series for point in one.points), strict=True)
+    left, right = min(xs), max(max(xs), min(xs) + 1)
+    along = [tick for tick in nice_ticks(left, max(xs), 6) if left <= tick <= right]
+    up = nice_ticks(min(ys), max(ys), 6)
+
+    def across(x: float) -> float:
+        return 100 * (x - left) / (right - left)
+
+    def height(y: float) -> float:
+        return 100 * (y - up[0]) / (up[-1] - up[0])
+
+    lines = [f'<path class="grid-line" d="M0 {100 - height(tick):.2f}h100"/>' for tick in up]
+    legend, spoken = "", []
+    for number, (name, points) in enumerate(series):
+        kind = f'class="s{number % 6}"'
+        places = [f"{across(x):.2f} {100 - height(y):.2f}" for x, y in thinned(points, MOST_POINTS)]
         marks = "".join(f"M{place}h0" for place in places) if len(places) <= MOST_MARKS else ""
-        lines = f'<path class="line" d="M{" L".join(places)}"/>'
-        drawn.append(f'<g class="s{number % 6}">{lines}<path class="point" d="{marks}"/></g>')
-        swatch = f'<svg class="s{number % 6}" aria-hidden="true"><g class="s{number % 6}">'
-        swatch += '<path class="line" d="M0 6h32"/></g></svg>'
-        (_, first), (_, last) = one.points[0], one.points[-1]
-        ends = f"{last:.3g}{unit}" if len(one.points) == 1 else f"{first:.3g}{unit} to {last:.3g}{unit}"
-        named.append((f"<li>{swatch}{escape(one.name)}</li>", f"{one.name} {ends}"))
-    grid = "".join(
-        f'<line class="grid-line" x1="0" x2="100" y1="{y:.2f}" y2="{y:.2f}"/>'
-        for y in (100 * (top - tick) / (top - bottom) for tick in up)
-    )
-    spoken = f"{label}: " + "; ".join(words for _, words in named)
-    return Markup(f'<ul class="legend">{"".join(item for item, _ in named)}</ul>') + _plot(
-        grid + "".join(drawn),
-        spoken,
-        [(100 * (tick - bottom) / (top - bottom), f"{tick:g}{unit}") for tick in up],
-        [(100 * (tick - left) / (right - left), f"{tick:,g}") for tick in along],
+        line = f'<path class="line" d="M{" L".join(places)}"/><path class="point" d="{marks}"/>'
+        lines.append(f"<g {kind}>{line}</g>")
+        legend += (
+            f'<li><svg {kind} aria-hidden="true"><path class="line" d="M0 6h32"/></svg>{escape(name)}</li>'
+        )
+        spoken.append(
+            f"{name} " + " to ".join(f"{y:.3g}{unit}" for _, y in dict.fromkeys((points[0], points[-1])))
+        )
+    return Markup(f'<ul class="legend">{legend}</ul>') + _plot(
+        "".join(lines),
+        f"{label}: {'; '.join(spoken)}",
+        [(height(tick), f"{tick:g}{unit}") for tick in up],
+        [(across(tick), f"{tick:,g}") for tick in along],
         axis,
     )
 

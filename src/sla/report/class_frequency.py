@@ -18,13 +18,6 @@ PARTS = {
 }
 
 
-class Group(NamedTuple):
-    """Classes with about as many training images, by number."""
-
-    name: str
-    classes: list[int]
-
-
 class GroupAccuracy(NamedTuple):
     """Accuracies in percent by inference on the images of a group; `interval` is that of the headline."""
 
@@ -40,27 +33,26 @@ class Frequencies(NamedTuple):
     """Accuracy by class frequency; counts are None where the result has none."""
 
     counts: list[tuple[str, int]] | None  # by class name, most frequent first
-    range: str
     equal: bool  # classes are about equally frequent
     thirds: bool  # groups are of equal size, not by number of training images
-    balanced: dict[str, float]
-    rows: list[GroupAccuracy]
+    groups: list[GroupAccuracy]
+    balanced: GroupAccuracy
 
 
-def shot_groups(counts: Sequence[int]) -> list[Group]:
-    """Many-, medium- and few-shot classes; thirds by frequency if one of these would be empty."""
+def shot_groups(counts: Sequence[int]) -> dict[str, list[int]]:
+    """Many-, medium- and few-shot classes by name; thirds by frequency if one of these would be empty."""
     numbers = range(len(counts))
-    groups = [
-        Group(f"many-shot, over {MANY}", [c for c in numbers if counts[c] > MANY]),
-        Group(f"medium-shot, {FEW} to {MANY}", [c for c in numbers if FEW <= counts[c] <= MANY]),
-        Group(f"few-shot, below {FEW}", [c for c in numbers if counts[c] < FEW]),
-    ]
-    if all(group.classes for group in groups):
+    groups = {
+        f"many-shot, over {MANY}": [c for c in numbers if counts[c] > MANY],
+        f"medium-shot, {FEW} to {MANY}": [c for c in numbers if FEW <= counts[c] <= MANY],
+        f"few-shot, below {FEW}": [c for c in numbers if counts[c] < FEW],
+    }
+    if all(groups.values()):
         return groups
     order = sorted(numbers, key=lambda c: (-counts[c], c))
     names = PARTS[min(len(order), 3)]
     pieces = torch.tensor(order).tensor_split(len(names))
-    return [Group(name, sorted(piece.tolist())) for name, piece in zip(names, pieces, strict=True)]
+    return {name: sorted(piece.tolist()) for name, piece in zip(names, pieces, strict=True)}
 
 
 def train_counts(result: dict[str, Any], num_classes: int) -> list[int] | None:
@@ -75,40 +67,39 @@ def frequencies(
     result: dict[str, Any], outputs: Outputs, headline: str, classes: Sequence[str]
 ) -> Frequencies:
     """Accuracy by inference for frequent and rare classes, and balanced over all of them."""
-    counts = train_counts(result, len(classes))
-    balanced = {name: balanced_accuracy(logits, outputs.targets) for name, logits in outputs.logits.items()}
-    present, images = len(outputs.targets.unique()), len(outputs.targets)
-    reach = _range(counts) if counts else ""
-    overall = GroupAccuracy(
-        "balanced (mean over classes)", present, reach, images, list(balanced.values()), None
+    counts, present = train_counts(result, len(classes)), len(outputs.targets.unique())
+    balanced = GroupAccuracy(
+        "balanced (mean over classes)",
+        present,
+        _range(counts or []),
+        len(outputs.targets),
+        [balanced_accuracy(logits, outputs.targets) for logits in outputs.logits.values()],
+        None,
     )
     if counts is None:
-        return Frequencies(None, reach, False, False, balanced, [overall])
-    groups, order = shot_groups(counts), sorted(range(len(counts)), key=lambda c: (-counts[c], c))
+        return Frequencies(None, False, False, [], balanced)
+    order, groups = sorted(range(len(counts)), key=lambda c: (-counts[c], c)), shot_groups(counts)
     return Frequencies(
         [(classes[c], counts[c]) for c in order],
-        reach,
         max(counts) <= EQUAL * min(counts),
-        groups[0].name in PARTS[min(len(classes), 3)],
+        next(iter(groups)) in PARTS[min(len(classes), 3)],
+        [_accuracy(name, own, counts, outputs, headline) for name, own in groups.items()],
         balanced,
-        [*(_accuracy(group, counts, outputs, headline) for group in groups), overall],
     )
 
 
-def _accuracy(group: Group, counts: Sequence[int], outputs: Outputs, headline: str) -> GroupAccuracy:
-    own = torch.isin(outputs.targets, torch.tensor(group.classes))
+def _accuracy(
+    name: str, classes: list[int], counts: list[int], outputs: Outputs, headline: str
+) -> GroupAccuracy:
+    own = torch.isin(outputs.targets, torch.tensor(classes))
     images, targets = int(own.sum()), outputs.targets[own]
-    hits = {name: int((logits[own].argmax(1) == targets).sum()) for name, logits in outputs.logits.items()}
+    hits = {key: int((logits[own].argmax(1) == targets).sum()) for key, logits in outputs.logits.items()}
+    accuracies = [100 * n / images if images else None for n in hits.values()]
+    interval = share(hits[headline], images) if images else None
     return GroupAccuracy(
-        group.name,
-        len(group.classes),
-        _range([counts[c] for c in group.classes]),
-        images,
-        [100 * n / images if images else None for n in hits.values()],
-        share(hits[headline], images) if images else None,
+        name, len(classes), _range([counts[c] for c in classes]), images, accuracies, interval
     )
 
 
 def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return " to ".join(f"{n:,}" for n in sorted({min(numbers), max(numbers)})) if numbers else ""

@@ -26,7 +26,6 @@ def write_compare_page(comparison: Comparison, path: Path) -> None:
 def compare_page(comparison: Comparison) -> str:
     """The whole page."""
     names = [entry.name for entry in comparison.entries]
-    settings = {key: [_value(value) for value in row] for key, row in comparison.settings.items()}
     return render(
         "compare.html",
         title=f"{names[0]} and {names[1]}" if len(names) == 2 else f"Comparison of {len(names)} runs",
@@ -34,29 +33,23 @@ def compare_page(comparison: Comparison) -> str:
         runs=_runs(comparison),
         seeds=[_seeds(comparison, group) for group in comparison.groups],
         pairs=[_flips(comparison, place) for place in range(1, len(names))],
-        settings=settings,
+        settings={key: [*map(_value, values)] for key, values in comparison.settings.items()},
         command=shown(shlex.join(["sla", *sys.argv[1:]])),
     )
 
 
 def _runs(comparison: Comparison) -> list[dict[str, Any]]:
     """Every run with its accuracy and cost and, after the first, its difference to the first."""
-    found = []
-    zero = Interval(0.0, 0.0, 0.0)
-    for entry, top1, right, one in zip(
-        comparison.entries,
-        comparison.accuracies,
-        comparison.right,
-        [None, *comparison.differences],
-        strict=True,
-    ):
+    found, zero = [], Interval(0.0, 0.0, 0.0)
+    for place, entry in enumerate(comparison.entries):
+        one = comparison.differences[place - 1] if place else None
         cost = section(entry.run.result, "cost")
         found.append(
             {
                 "name": entry.name,
                 "config": entry.run.config,
-                "correct": int(right.sum()),
-                "accuracy": Strip(entry.name, (), top1),
+                "correct": int(comparison.right[place].sum()),
+                "accuracy": Strip(entry.name, (), comparison.accuracies[place]),
                 "difference": one,
                 "points": Strip(entry.name, (), one.points if one else zero),
                 "p": [format_p(p).removeprefix("= ") for p in (one.p, one.adjusted)] if one else [],

@@ -9,7 +9,6 @@ from torch import Tensor
 from sla.stats import Interval, share
 
 MOST_IN_TABLE = 25  # classes; more are drawn as a picture
-SHORT = 4  # letters of a name that fits a narrow column
 MOST_PIXELS = 400  # of the picture's edge; with more classes, neighbours share a pixel
 CORRECT, WRONG = (46, 160, 67), (218, 54, 51)  # visible on light and on dark
 
@@ -36,39 +35,32 @@ class ClassAccuracy(NamedTuple):
 class Matrix(NamedTuple):
     """The counts as numbers, or for many classes as an RGBA picture with `together` classes to a pixel."""
 
-    classes: Sequence[str]
     counts: list[list[int]]
     picture: Tensor | None
     together: int
 
-    @property
-    def short(self) -> bool:
-        """Whether the names fit above the columns."""
-        return all(len(name) <= SHORT for name in self.classes)
 
-
-def confusion_matrix(targets: Tensor, predicted: Tensor, classes: Sequence[str]) -> Matrix:
+def confusion_matrix(targets: Tensor, predicted: Tensor, num_classes: int) -> Matrix:
     """Counts by true class (row) and predicted class (column)."""
-    together = -(-len(classes) // MOST_PIXELS)
-    size = -(-len(classes) // together)
+    together = -(-num_classes // MOST_PIXELS)
+    size = -(-num_classes // together)
     places = targets // together * size + predicted // together
     counts = torch.bincount(places, minlength=size * size).view(size, size)
     if size <= MOST_IN_TABLE:
-        return Matrix(classes, counts.tolist(), None, 1)
+        return Matrix(counts.tolist(), None, 1)
     shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
     # A single mistake must be visible: opacity starts at a quarter.
     opacity = torch.where(counts > 0, 0.25 + 0.75 * shares.sqrt(), torch.zeros(()))
     colours = torch.tensor(WRONG).repeat(size, size, 1)
     colours[range(size), range(size)] = torch.tensor(CORRECT)
     pixels = torch.cat([colours, (255 * opacity).round().long().unsqueeze(2)], 2).permute(2, 0, 1)
-    return Matrix(classes, [], pixels, together)
+    return Matrix([], pixels, together)
 
 
 def confusions(targets: Tensor, predicted: Tensor) -> list[Confusion]:
     """Every pair of a class and a wrong prediction, most frequent first."""
-    pairs, counts = torch.stack([targets, predicted], 1)[predicted != targets].unique(
-        dim=0, return_counts=True
-    )
+    wrong = torch.stack([targets, predicted], 1)[predicted != targets]
+    pairs, counts = wrong.unique(dim=0, return_counts=True)
     totals = torch.bincount(targets).tolist()
     order = counts.argsort(descending=True, stable=True)  # the pairs come sorted
     found = zip(pairs[order].tolist(), counts[order].tolist(), strict=True)

@@ -25,7 +25,7 @@ def write_page(results: Results, path: Path) -> None:
     ]
     text = render(
         "demo.html",
-        title="Digits from five training images each: joint labels and the alternatives",
+        title="Five training images per digit: the methods compared",
         summary=summary(results),
         per_class=PER_CLASS,
         strips=[Strip(row.label, results.values(row), interval(results.values(row))) for row in ROWS],

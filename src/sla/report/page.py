@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from sla.disk import replacing
 from sla.errors import shown
-from sla.report import charts, formatting
+from sla.report.charts import line_chart, reliability_chart, strip_chart
+from sla.report.formatting import amount, duration, ends
 from sla.report.pictures import picture
 
 
@@ -29,20 +30,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.globals |= {
-        "style": Markup(files("sla.report").joinpath("style.css").read_text(encoding="utf-8")),
-        "picture": picture,
-        "strip_chart": charts.strip_chart,
-        "line_chart": charts.line_chart,
-        "reliability_chart": charts.reliability_chart,
-    }
-    found.filters |= {
-        "number": format,
-        "shown": shown,
-        "ends": formatting.ends,
-        "amount": formatting.amount,
-        "duration": formatting.duration,
-    }
+    style = Markup(files("sla.report").joinpath("style.css").read_text(encoding="utf-8"))
+    functions = (picture, strip_chart, line_chart, reliability_chart)
+    found.globals |= {"style": style, **{one.__name__: one for one in functions}}
+    found.filters |= {"number": format, **{one.__name__: one for one in (shown, ends, amount, duration)}}
     return found
 
 

@@ -85,7 +85,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         accuracies=_accuracies(run, outputs),
         losses=_curves(run, accuracy=False),
         accuracy_curves=_curves(run, accuracy=True),
-        matrix=confusion_matrix(targets, predicted, classes),
+        matrix=confusion_matrix(targets, predicted, len(classes)),
         confusions=confusions(targets, predicted),
         class_accuracies=class_accuracies(targets, predicted, classes),
         frequencies=frequencies(run.result, outputs, headline, classes),
@@ -130,7 +130,8 @@ def _accuracies(run: Run, outputs: Outputs) -> list[dict[str, Any]]:
     return [
         {
             **scores[inference],
-            "label": inference + (" *" if inference == run.model.method.headline else ""),
+            "inference": inference,
+            "label": inference + ("\N{NO-BREAK SPACE}*" if inference == run.model.method.headline else ""),
             "strip": Strip(inference, (), share(_hits(outputs, inference), count)),
             "flop": flop.get(inference),
         }
@@ -139,30 +140,25 @@ def _accuracies(run: Run, outputs: Outputs) -> list[dict[str, Any]]:
 
 
 def _curves(run: Run, accuracy: bool) -> list[Series]:
-    """The accuracies of metrics.csv, or its losses."""
-    rows = MetricsFile(run.folder / "metrics.csv", ()).read()
-    found = []
+    """The accuracies of metrics.csv, or its losses, without damaged values."""
+    rows, found = MetricsFile(run.folder / "metrics.csv", ()).read(), []
     for name in rows[0] if rows else ():
         if not name or name in ("step", "epoch", "learning_rate"):
             continue
         held_out = name.startswith("val_")
-        if accuracy == (held_out or name == "train"):
-            spoken = f"held-out, {name.removeprefix('val_')}" if held_out else name
-            found.append(Series(shown(spoken), _points(rows, name)))
-    return [one for one in found if one.points]
+        values = [(float(row["step"]), _number(row.get(name))) for row in rows]
+        points = [(step, value) for step, value in values if math.isfinite(value)]
+        if points and accuracy == (held_out or name == "train"):
+            label = f"held-out, {name.removeprefix('val_')}" if held_out else name
+            found.append(Series(shown(label), points))
+    return found
 
 
-def _points(rows: list[dict[str, str]], name: str) -> list[tuple[float, float]]:
-    """(step, value) where the column has a finite number."""
-    points = []
-    for row in rows:
-        try:
-            value = float(row.get(name) or "nan")
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            points.append((float(row["step"]), value))
-    return points
+def _number(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
 
 
 def _mistakes(

@@ -29,15 +29,15 @@ class ViewAccuracy(NamedTuple):
 
 def view_accuracy(result: dict[str, Any]) -> ViewAccuracy | None:
     """From a run's result.json; None for methods that do not predict views, or if it is damaged."""
-    found = result.get("view_accuracy")
+    found: Any = result.get("view_accuracy")
     try:
-        rows = {"all views": [found["accuracy"], *found["interval"]], **found["by_view"]}  # type: ignore[index]
+        rows = {"all views": [found["accuracy"], *found["interval"]], **found["by_view"]}
         return ViewAccuracy(
             [Strip(shown(str(name)), (), Interval(*map(float, one))) for name, one in rows.items()],
-            float(found["chance"]),  # type: ignore[index]
-            int(found["images"]),  # type: ignore[index]
-            {"val": "held-out", "test": "test"}[found["on"]],  # type: ignore[index]
-            shown(str(found["advice"])),  # type: ignore[index]
+            float(found["chance"]),
+            int(found["images"]),
+            {"val": "held-out", "test": "test"}[found["on"]],
+            shown(str(found["advice"])),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
