@@ -109,6 +109,15 @@ def test_mistakes_are_the_most_confident_wrong_predictions(finished_run, outputs
     assert np.array_equal(card.pixels(""), dataset.read([place]).images[0, 0].numpy())
 
 
+def test_a_page_without_mistakes_says_so(finished_run, outputs, parse):
+    right = {name: torch.nn.functional.one_hot(outputs.targets, 10).float() for name in outputs.logits}
+    perfect = replace(outputs, logits=right)
+    page = parse(run_page(finished_run, finished_run.dataset(), perfect, "test images"))
+    assert page.words.count("very image was classified correctly") == 2
+    assert "Most frequent confusions" not in page.tables
+    assert page.named("figure") == []
+
+
 def test_bins_contain_every_image_and_give_the_calibration_error(made_up):
     _, outputs = made_up(5, 400)
     bins = reliability(outputs.logits["single"], outputs.targets, 0.7)

@@ -83,22 +83,20 @@ def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") 
         return 100 * (y - up[0]) / (up[-1] - up[0])
 
     lines = [f'<path class="grid-line" d="M0 {100 - height(tick):.2f}h100"/>' for tick in up]
-    legend, spoken = "", []
+    legend, described = "", []
     for number, (name, points) in enumerate(series):
         kind = f'class="s{number % 6}"'
         places = [f"{across(x):.2f} {100 - height(y):.2f}" for x, y in thinned(points, MOST_POINTS)]
         marks = "".join(f"M{place}h0" for place in places) if len(places) <= MOST_MARKS else ""
         line = f'<path class="line" d="M{" L".join(places)}"/><path class="point" d="{marks}"/>'
         lines.append(f"<g {kind}>{line}</g>")
-        legend += (
-            f'<li><svg {kind} aria-hidden="true"><path class="line" d="M0 6h32"/></svg>{escape(name)}</li>'
-        )
-        spoken.append(
-            f"{name} " + " to ".join(f"{y:.3g}{unit}" for _, y in dict.fromkeys((points[0], points[-1])))
-        )
+        swatch = f'<svg {kind} aria-hidden="true"><path class="line" d="M0 6h32"/></svg>'
+        legend += f"<li>{swatch}{escape(name)}</li>"
+        ends = dict.fromkeys((points[0], points[-1]))  # one, if there is only one point
+        described.append(f"{name} {' to '.join(f'{y:.3g}{unit}' for _, y in ends)}")
     return Markup(f'<ul class="legend">{legend}</ul>') + _plot(
         "".join(lines),
-        f"{label}: {'; '.join(spoken)}",
+        f"{label}: {'; '.join(described)}",
         [(height(tick), f"{tick:g}{unit}") for tick in up],
         [(across(tick), f"{tick:,g}") for tick in along],
         axis,

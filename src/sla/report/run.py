@@ -103,15 +103,12 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
 def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
     """The page in two sentences, from the numbers alone."""
     headline, count = run.model.method.headline, len(outputs.targets)
-    correct = _hits(outputs, headline)
-    top1 = share(correct, count)
-    logits, temperature = outputs.logits[headline], run.temperatures.get(headline)
-    before = calibration_error(logits, outputs.targets)
-    confidence = logits.double().div(temperature or 1.0).softmax(1).max(1).values.mean().item()
-    error = f"{before:.1f}%"
-    if temperature is not None:
-        after = calibration_error(logits, outputs.targets, temperature)
-        error = f"{after:.1f}% ({before:.1f}% before temperature scaling)"
+    correct, logits = _hits(outputs, headline), outputs.logits[headline]
+    top1, temperature = share(correct, count), run.temperatures.get(headline, 1.0)
+    confidence = (logits.double() / temperature).softmax(1).max(1).values.mean().item()
+    error = f"{calibration_error(logits, outputs.targets, temperature):.1f}%"
+    if headline in run.temperatures:
+        error += f" ({calibration_error(logits, outputs.targets):.1f}% before temperature scaling)"
     return (
         f"{headline.capitalize()} inference classifies {correct:,} of {count:,} {what} correctly: "
         f"{top1.mean:.1f}% (95% interval {ends(top1)}; chance among {dataset.num_classes:,} classes is "
@@ -165,6 +162,8 @@ def _mistakes(
     dataset: Dataset, logits: Tensor, targets: Tensor, classes: list[str], temperature: float
 ) -> list[Card]:
     worst = most_confident_mistakes(logits, targets, temperature, MISTAKES)
+    if not worst:
+        return []
     pixels, found = dataset.read([place for place, _ in worst]), []
     for row, (place, probability) in enumerate(worst):
         true, predicted = classes[int(targets[place])], classes[int(logits[place].argmax())]
