@@ -1,10 +1,15 @@
 """The page of a comparison: its numbers are those of the comparison, and names are text."""
 
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from sla.compare.comparison import Entry
 from sla.report.compare import compare_page
+from sla.tasks.classifier.run import Run
 
 
 def test_flipped_images_are_shown_with_both_predictions(comparison, parse):
@@ -43,3 +48,28 @@ def test_text_is_text_and_every_part_has_a_description(comparison, parse, hostil
     assert all(img["alt"] for img in page.named("img"))
     assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in page.named("svg"))
     assert "They do not cover the variation from one training to the next" in page.words
+
+
+def test_runs_that_differ_in_their_seed_are_grouped(comparison, finished_run, tmp_path, parse):
+    runs = [finished_run]
+    for seed in (1, 2):
+        folder = shutil.copytree(finished_run.folder, tmp_path / str(seed))
+        config = folder / "config.yaml"
+        config.write_text(re.sub(r"\bseed: \d+", f"seed: {seed}", config.read_text()))
+        runs.append(Run(folder))
+    first, second, third = comparison.entries
+    # Two seeds of single against two of aggregated, and one of distilled on its own.
+    entries = [Entry(run, "single", first.predicted, first.confidence) for run in runs[:2]]
+    entries += [Entry(run, "aggregated", second.predicted, second.confidence) for run in runs[:2]]
+    entries.append(Entry(runs[2], "distilled", third.predicted, third.confidence))
+    found = replace(comparison, entries=entries)
+    page = parse(compare_page(found))
+    rows = page.tables["Over seeds"][1:]
+    assert [row[1] for row in rows] == ["0, 1", "0, 1", "2"]
+    assert [row[3] for row in rows] == ["0.00", "0.00", "one seed"]
+    points = found.differences[2].points.mean
+    assert [float(row[4] or "nan") for row in rows[:2]] == pytest.approx(
+        [np.nan, points], abs=0.01, nan_ok=True
+    )
+    assert [row[5] for row in rows] == ["reference", f"{points:+.1f} to {points:+.1f}", "different seeds"]
+    assert page.tables["Settings that differ"][1:] == [["run.seed", "0", "1", "0", "1", "2"]]

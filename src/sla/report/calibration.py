@@ -1,7 +1,5 @@
 """Calibration: does 80% confidence mean 80% accuracy? Before and after temperature scaling."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -9,21 +7,15 @@ from sla.report.charts import Bin
 from sla.runs.metrics import BINS, calibration_error
 
 
-class Calibration(NamedTuple):
-    """Reliability of the logits divided by a temperature; the error (ECE) in percent."""
-
-    name: str
-    error: float
-    bins: list[Bin]
-
-
-def calibrations(logits: Tensor, targets: Tensor, temperature: float | None) -> list[Calibration]:
-    """Without temperature scaling and, where a temperature was fitted, with it."""
+def calibrations(
+    logits: Tensor, targets: Tensor, temperature: float | None
+) -> list[tuple[str, float, list[Bin]]]:
+    """(name, ECE in percent, bins) without temperature scaling and, if a temperature was fitted, with it."""
     found = {"Without temperature scaling": 1.0}
     if temperature is not None:
         found[f"With temperature {temperature:.3f}"] = temperature
     return [
-        Calibration(name, calibration_error(logits, targets, value), reliability(logits, targets, value))
+        (name, calibration_error(logits, targets, value), reliability(logits, targets, value))
         for name, value in found.items()
     ]
 

@@ -67,15 +67,10 @@ def frequencies(
     result: dict[str, Any], outputs: Outputs, headline: str, classes: Sequence[str]
 ) -> Frequencies:
     """Accuracy by inference for frequent and rare classes, and balanced over all of them."""
-    counts, present = train_counts(result, len(classes)), len(outputs.targets.unique())
-    balanced = GroupAccuracy(
-        "balanced (mean over classes)",
-        present,
-        _range(counts or []),
-        len(outputs.targets),
-        [balanced_accuracy(logits, outputs.targets) for logits in outputs.logits.values()],
-        None,
-    )
+    counts, targets = train_counts(result, len(classes)), outputs.targets
+    means: list[float | None] = [balanced_accuracy(logits, targets) for logits in outputs.logits.values()]
+    numbers, present = _range(counts or []), len(targets.unique())
+    balanced = GroupAccuracy("balanced (mean over classes)", present, numbers, len(targets), means, None)
     if counts is None:
         return Frequencies(None, False, False, [], balanced)
     order, groups = sorted(range(len(counts)), key=lambda c: (-counts[c], c)), shot_groups(counts)

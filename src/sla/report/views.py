@@ -1,7 +1,7 @@
 """The views on a run's page: sample images through each of them, and how well the model recognises them."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,28 +17,21 @@ from sla.tasks.classifier.run import Run
 SAMPLES = 4  # images shown through every view
 
 
-class ViewAccuracy(NamedTuple):
-    """How often the network names the view an image is shown in, in percent."""
+def view_accuracy(result: dict[str, Any]) -> dict[str, Any] | None:
+    """How often the network recognises the view of an image: a row for all views together and for each.
 
-    rows: list[Strip]  # all views together, then each of them
-    chance: float
-    images: int
-    split: str
-    advice: str
-
-
-def view_accuracy(result: dict[str, Any]) -> ViewAccuracy | None:
-    """From a run's result.json; None for methods that do not predict views, or if it is damaged."""
+    From a run's result.json; None for methods that do not predict views, or if it is damaged.
+    """
     found: Any = result.get("view_accuracy")
     try:
         rows = {"all views": [found["accuracy"], *found["interval"]], **found["by_view"]}
-        return ViewAccuracy(
-            [Strip(shown(str(name)), (), Interval(*map(float, one))) for name, one in rows.items()],
-            float(found["chance"]),
-            int(found["images"]),
-            {"val": "held-out", "test": "test"}[found["on"]],
-            shown(str(found["advice"])),
-        )
+        return {
+            "rows": [Strip(shown(str(name)), (), Interval(*map(float, one))) for name, one in rows.items()],
+            "chance": float(found["chance"]),
+            "images": int(found["images"]),
+            "split": {"val": "held-out", "test": "test"}[found["on"]],
+            "advice": shown(str(found["advice"])),
+        }
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
