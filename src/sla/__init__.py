@@ -34,7 +34,18 @@ _HOME = {
         "logit_adjusted_loss",
     ),
     "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
-    "methods": ("SLA", "Baseline", "DataAugmentation", "Method", "MultiTask", "Several", "create_method"),
+    "methods": (
+        "SLA",
+        "Baseline",
+        "DataAugmentation",
+        "Method",
+        "MultiTask",
+        "StepContext",
+        "create_method",
+        "register_method",
+    ),
+    "hooks": ("follow_step", "init_from_data"),
+    "plugins": ("allow",),
     "inference": ("aggregate_views", "average_views", "select_view"),
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
@@ -53,6 +64,7 @@ if TYPE_CHECKING:
     from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning
     from sla.factory import create, load, save
     from sla.heads import JointHead, PlainHead
+    from sla.hooks import follow_step, init_from_data
     from sla.imbalance import (
         LDAM,
         Focal,
@@ -66,7 +78,17 @@ if TYPE_CHECKING:
     from sla.inference import aggregate_views, average_views, select_view
     from sla.labels import MixedTarget, join_labels, split_labels
     from sla.losses import data_augmentation_loss, distillation_loss, multi_task_loss, sla_loss
-    from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask, Several, create_method
+    from sla.methods import (
+        SLA,
+        Baseline,
+        DataAugmentation,
+        Method,
+        MultiTask,
+        StepContext,
+        create_method,
+        register_method,
+    )
+    from sla.plugins import allow
     from sla.session import fit
     from sla.tasks.classifier.run import Run
     from sla.views import (
