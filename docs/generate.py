@@ -32,7 +32,9 @@ def _entry(name: str, value: object) -> list[str]:
         for method, function in vars(value).items():
             documented = inspect.isfunction(function) or isinstance(function, (classmethod, property))
             if documented and not method.startswith("_") and inspect.getdoc(function):
-                heading = method if isinstance(function, property) else _signature(method, getattr(value, method))
+                heading = (
+                    method if isinstance(function, property) else _signature(method, getattr(value, method))
+                )
                 lines += ["", f"`{heading}`: {_first(function)}"]
     return lines
 

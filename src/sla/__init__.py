@@ -6,7 +6,7 @@ Names load on first use, so that `import sla` costs nothing and does not import 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "errors": ("InputError", "MissingExtraError", "SLAError", "SLAWarning"),
@@ -54,6 +54,8 @@ _HOME = {
     "session": ("fit",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+_REMOVED = {"Several": ": it is gone; write a method of your own with the heads it needs"}
 
 __all__ = ["__version__", *_MODULE_OF]
 
@@ -105,7 +107,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'sla' has no attribute {name!r}")
+        raise AttributeError(f"module 'sla' has no attribute {name!r}{_REMOVED.get(name, '')}")
     value = getattr(import_module(f"sla.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
