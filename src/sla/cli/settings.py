@@ -10,14 +10,46 @@ if TYPE_CHECKING:
 
 
 def make_tree(
-    kind: "type[Part]", given: dict[str, Any], assign: list[str] | None, file: Path | None = None
+    kind: "type[Part]",
+    given: dict[str, Any],
+    assign: list[str] | None,
+    file: Path | None = None,
+    recipe: str | None = None,
 ) -> dict[str, Any]:
-    """What a file says, then the options that were given, then `--set`."""
+    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts."""
     from sla.runs.config import parse_assignment, read_config, with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
-    return with_values(read_config(file) if file else {}, named, kind)
+    tree = read_config(file) if file else {}
+    if recipe is not None:
+        stated = _flatten(tree)
+        data = named.get("data.source", stated.get("data.source"))
+        tree = with_values(with_values({}, _recipe_settings(recipe, data), kind), stated, kind)
+    return with_values(tree, named, kind)
+
+
+def _recipe_settings(text: str, data: str | None) -> dict[str, Any]:
+    """Of `cifar100` or `cifar100:small`; the method is the command's, not the baseline of the recipe."""
+    from sla.recipes.load import recipe, recipe_settings
+
+    name, _, scale = text.partition(":")
+    if recipe(name).kind != "train":
+        raise InputError(f"recipe {name!r} does not train a classifier; `sla reproduce` runs it")
+    settings = recipe_settings(name, scale or "paper", data)
+    del settings["method.name"]
+    return settings
+
+
+def _flatten(tree: dict[str, Any]) -> dict[str, Any]:
+    """{"run": {"seed": 1}, "data": None} -> {"run.seed": 1}"""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif value is not None:  # an empty line in the file
+            flat[key] = value
+    return flat
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

@@ -25,7 +25,7 @@ def _curves(results: Results) -> dict[str, Series]:
         heights: dict[float, list[float]] = defaultdict(list)
         for record in results.records.get(Place("figure3", row_name, "cifar100"), {}).values():
             for point in record.more["curve"]:
-                heights[point["step"]].append(point[row.measure])
+                heights[point["step"]].append(point[row.score])
         if heights:
             points = [(step, fmean(values)) for step, values in sorted(heights.items())]
             found[row_name] = Series(row.label, points)

@@ -16,4 +16,3 @@ EXPERIMENTS = {
     "table10": "Table 10: thousands of labels",
     "table11": "Table 11: after SimCLR pre-training",
 }
-SCALES = ("smoke", "small", "paper")

@@ -58,11 +58,11 @@ def collect(records: Mapping[str, Record], scale: str) -> Results:
         errors = experiment(name).metric == "error"
         for cell in cells_of(name, scale, MOST_SEEDS):
             record = records.get(cell.job.key)
-            score = record.score(cell.measure) if record is not None else None
+            score = record.score(cell.score) if record is not None else None
             if record is None or score is None:
                 continue
             place = Place(name, cell.row, cell.column)
-            shown = 100 - score if errors and cell.measure != "error" else score
+            shown = 100 - score if errors and cell.score != "error" else score
             values.setdefault(place, {})[cell.seed] = shown
             sources.setdefault(place, {})[cell.seed] = record
     return Results(scale, values, sources)
