@@ -24,20 +24,22 @@ def make_tree(
     tree = read_config(file) if file else {}
     if recipe is not None:
         stated = _flatten(tree)
-        data = named.get("data.source", stated.get("data.source"))
-        tree = with_values(with_values({}, _recipe_settings(recipe, data), kind), stated, kind)
+        settings = _recipe_settings(recipe, stated | named)
+        tree = with_values(with_values({}, settings, kind), stated, kind)
     return with_values(tree, named, kind)
 
 
-def _recipe_settings(text: str, data: str | None) -> dict[str, Any]:
-    """Of `cifar100` or `cifar100:small`; the method is the command's, not the baseline of the recipe."""
+def _recipe_settings(text: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Of `cifar100` or `cifar100:small`, without its method: that is the command's choice."""
     from sla.recipes.load import recipe, recipe_settings
 
     name, _, scale = text.partition(":")
     if recipe(name).kind != "train":
         raise InputError(f"recipe {name!r} does not train a classifier; `sla reproduce` runs it")
-    settings = recipe_settings(name, scale or "paper", data)
+    settings = recipe_settings(name, scale or "paper", overrides.get("data.source"))
     del settings["method.name"]
+    if overrides.get("model.backbone", settings["model.backbone"]) != settings["model.backbone"]:
+        del settings["model.options"]  # of the recipe's backbone
     return settings
 
 

@@ -1,7 +1,7 @@
 """The tables and figures of the paper as data: rows, columns, what each cell prints, and how to run it.
 
-A new row or column needs `paper.yaml` alone. The settings of a cell are those of its recipe (the column's, with
-the row's suffix), then the column's, then the row's: dotted keys of the configuration.
+A new row or column needs `paper.yaml` alone. The settings of a cell are those of its recipe (the column's,
+with the row's suffix), then the column's, then the row's; keys are dotted, as in the configuration.
 """
 
 from functools import cache
