@@ -24,7 +24,7 @@ def printed_with(name: str) -> list[float]:
         for table in experiments().values()
         for row in table.printed
         for column in table.printed[row]
-        if table.rows[row].kind != "cited" and table.columns[column].recipe + table.rows[row].suffix == name
+        if table.rows[row].kind != "not-run" and table.columns[column].recipe + table.rows[row].suffix == name
     ]
 
 
@@ -65,7 +65,7 @@ def test_recipes_are_those_of_the_paper_and_every_family_is_used():
         for table in experiments().values()
         for row in table.rows.values()
         for column in table.columns.values()
-        if row.kind != "cited"
+        if row.kind != "not-run"
     }
     families, recipes = _entries()
     assert set(recipes) == used

@@ -177,7 +177,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
     for table in experiments().values():
         for row in table.rows.values():
             for column in row.columns or table.columns:
-                if row.kind in ("toy", "cited", "fewshot"):
+                if row.kind in ("toy", "not-run", "fewshot"):
                     continue
                 name = table.columns[column].recipe + row.suffix
                 settings = cell_settings(row, table.columns[column], "paper")

@@ -57,7 +57,7 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
         (("table1", "tiny"), "unknown scale 'tiny'"),
         (("table1", "small", 1, ["sla-ai"]), "did you mean 'sla-si'"),
         (("table1", "small", 1, [], ["cifar1"]), "no column 'cifar1', did you mean 'cifar10'"),
-        (("table6", "small", 1, ["maml"]), "the paper cites it"),
+        (("table6", "small", 1, ["maml"]), "it is not implemented here"),
         (("table11", "small", 1, ["simclr"]), "pre-training is not part of this package yet"),
     ],
 )

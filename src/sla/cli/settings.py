@@ -23,7 +23,9 @@ def make_tree(
     named |= dict(parse_assignment(text) for text in assign or [])
     tree = read_config(file) if file else {}
     if recipe is not None:
-        stated = _flatten(tree)
+        from sla.recipes.load import flatten
+
+        stated = flatten(tree)
         settings = _recipe_settings(recipe, stated | named)
         tree = with_values(with_values({}, settings, kind), stated, kind)
     return with_values(tree, named, kind)
@@ -41,17 +43,6 @@ def _recipe_settings(text: str, overrides: dict[str, Any]) -> dict[str, Any]:
     if overrides.get("model.backbone", settings["model.backbone"]) != settings["model.backbone"]:
         del settings["model.options"]  # of the recipe's backbone
     return settings
-
-
-def _flatten(tree: dict[str, Any]) -> dict[str, Any]:
-    """{"run": {"seed": 1}, "data": None} -> {"run.seed": 1}"""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-        elif value is not None:  # an empty line in the file
-            flat[key] = value
-    return flat
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

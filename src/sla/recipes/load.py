@@ -62,10 +62,21 @@ def recipe_settings(name: str, scale: str = "paper", data: str | None = None) ->
     layers, settings = _layers(recipe(name)), Settings()
     for part in ("set",) if scale == "paper" else ("set", scale):
         for layer in layers:
-            settings |= getattr(layer, part)
+            settings |= flatten(getattr(layer, part))
     if data is not None and data != settings["data.source"]:
         settings = {key: value for key, value in settings.items() if key not in OWN_DATA}
     return deepcopy(settings)
+
+
+def flatten(tree: Settings) -> Settings:
+    """{"run": {"seed": 1}, "run.epochs": 2, "data": None} -> {"run.seed": 1, "run.epochs": 2}"""
+    flat: Settings = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and "." not in key:
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif value is not None or "." in key:  # a part without keys, an empty line in a file
+            flat[key] = value
+    return flat
 
 
 def _layers(entry: Entry) -> list[Entry]:

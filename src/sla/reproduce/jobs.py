@@ -14,7 +14,7 @@ from sla.reproduce.paper import Column, Experiment, Row, experiment
 MEMBERS = 4  # models of an ensemble
 RUNNABLE = ("train", "ensemble", "ten-crop", "curves", "toy", "fewshot")
 NOT_RUN = {
-    "cited": "the paper cites it, and nothing here implements it",
+    "not-run": "it is not implemented here",
     "pretrain": "pre-training is not part of this package yet",
 }
 

@@ -4,12 +4,13 @@ A new row or column needs `paper.yaml` alone. The settings of a cell are those o
 with the row's suffix), then the column's, then the row's; keys are dotted, as in the configuration.
 """
 
+import re
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
@@ -29,7 +30,13 @@ class Printed(Part):
     value: float
     gain: float | None = Field(None, description="relative, over the row it is compared with")
     spread: float | None = Field(None, description="half of a 95% interval")
-    cited: bool = Field(False, description="taken by the paper from another paper, not run by its authors")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, text: Any) -> Any:
+        """`93.26 +0.94%` or `48.70 ± 1.84`."""
+        found = re.fullmatch(r"([\d.]+)(?: ([+-][\d.]+)%)?(?: ± ([\d.]+))?", str(text))
+        return found and dict(zip(("value", "gain", "spread"), found.groups(), strict=True))
 
 
 class Column(Part):
@@ -45,7 +52,9 @@ class Row(Part):
     """A method as the paper names it, the kind of job that runs it, and which of its scores is meant."""
 
     label: str
-    kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "cited"] = "train"
+    kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"] = (
+        "train"
+    )
     suffix: str = Field(
         "", description="added to the name of the column's recipe, for another network or augmentation"
     )
@@ -55,6 +64,7 @@ class Row(Part):
         description="the inference: single, aggregated, distilled; or another score of its kind of job",
     )
     against: str | None = Field(None, description="the row that its gain is relative to")
+    cited: bool = Field(False, description="its numbers were taken by the paper from another paper")
     ours: bool = Field(False, description="not in the paper")
     columns: tuple[str, ...] | None = Field(None, description="its columns; all by default")
 

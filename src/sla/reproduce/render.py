@@ -130,7 +130,7 @@ def _table(results: Results, name: str) -> Section:
                 label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
                 ours = _ours(results, found, Place(name, row_name, column))
                 size = (_parameters(results, Place(name, row_name, column)),) if sized else ()
-                rows.append((label, _printed(printed), _gain(printed), *ours, *size))
+                rows.append((label, _printed(printed, row.cited), _gain(printed), *ours, *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
@@ -141,11 +141,11 @@ def _table(results: Results, name: str) -> Section:
     )
 
 
-def _printed(printed: Printed | None) -> str:
+def _printed(printed: Printed | None, cited: bool) -> str:
     if printed is None:
         return ""
     spread = f" ± {printed.spread:g}" if printed.spread is not None else ""
-    return f"{printed.value:.2f}{spread}" + (", cited" if printed.cited else "")
+    return f"{printed.value:.2f}{spread}" + (", cited" if cited else "")
 
 
 def _gain(printed: Printed | None) -> str:
