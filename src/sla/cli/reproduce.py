@@ -45,7 +45,7 @@ def list_all(seeds: Seeds = 3) -> None:
             words = title if scale == SCALES[0] else ""
             rows.append((name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.hours(rate)), words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
-    print(f"{seeds} seeds; time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
+    print(f"Seeds: {seeds}. Time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
 
 
 @app.command("recipes")

@@ -53,8 +53,8 @@ class JobProgress(Progress):
         self.report(done / max(total, 1))
 
     def advance(self, what: str, done: int, total: int | None) -> None:
-        """Passes of a training run, such as reading its images, are not counted."""
-        if self.job.members and total:
+        """Passes that read images, and all passes of a training run, are not counted."""
+        if self.job.members and what.startswith("evaluating") and total:
             self.report(done / total)
 
 
