@@ -278,7 +278,7 @@ def build(config: Config, facts: Facts):
 
 
 def cheap(cell: str) -> bool:
-    """One of each network, method and criterion that a core steps through soon; the rest is with the slow."""
+    """One of each network, method and criterion that is fast on one core; the others are marked slow."""
     repeated = ("_n", "longtail10 ", "cifar100_wrn", "cifar100_longtail", "_pyramid", "resnet18")
     return cell in CHEAP_PHOTOS or (cell.startswith("cifar1") and not any(part in cell for part in repeated))
 

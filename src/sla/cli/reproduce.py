@@ -83,7 +83,9 @@ def render(
             raise InputError(f"{path}: no such table of results")
     rows = _read_all(sources)
     if not any(row.scale in SHOWN for row in rows.values()):
-        raise InputError(f"no row at {' or '.join(SHOWN)} scale: smoke only shows that everything runs")
+        raise InputError(
+            f"no row at {' or '.join(SHOWN)} scale: smoke results are only a check that everything runs"
+        )
     document, page = document or out / "results.md", page or out / "results.html"
     check_writable(document, ".md")
     check_writable(page, ".html")
