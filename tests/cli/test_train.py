@@ -312,3 +312,39 @@ def test_another_label_set_is_one_line():
     with pytest.raises(InputError, match=r"does not know 1 of these classes: a\\nb$") as caught:
         same_classes(other, digits.classes)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_is_overridden_by_file_options_and_set_in_this_order(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text("run: {epochs: 2, seed: 5, batch_size: 32}\naugment: flip\ndata:\n")
+    words = ("--config", file, "--seed", 6, "--set", "optimizer.momentum=0.5", "--set", "augment='crop(1)'")
+    sla("train", "--recipe", "cifar10:smoke", "--out", tmp_path / "run", *words)
+    config = Run(tmp_path / "run").config
+    assert (config.data.source, config.model.backbone) == ("digits", "convnet4")  # the recipe's
+    assert (config.run.epochs, config.run.iterations, config.run.batch_size) == (2, 81, 32)  # the file's
+    assert (config.run.seed, config.optimizer.momentum, config.augment) == (6, 0.5, "crop(1)")
+    assert config.method.name == "sla+sd"
+
+
+def test_a_recipe_with_other_images_and_another_backbone(tmp_path):
+    sizes = ("--set", "model.resolution=8", "--set", "data.stored_size=8", "--augment", "flip")
+    words = ("--recipe", "cifar100_wrn", "--backbone", "convnet4", "--iterations", 2, *sizes)
+    sla("train", "digits", "--out", tmp_path / "run", *words)
+    config = Run(tmp_path / "run").config
+    assert (config.data.source, config.data.hold_out) == ("digits", 0.0)
+    assert len(config.model.mean) == len(config.model.std) == 1
+    assert config.model.options == {"in_channels": 1}
+    assert (config.optimizer.weight_decay, config.optimizer.clip) == (2e-4, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        ("cifar11", "did you mean 'cifar10'"),
+        ("cifar10:smal", "did you mean 'small'"),
+        ("mnist", "sla reproduce"),
+    ],
+)
+def test_a_recipe_that_cannot_train_is_refused(recipe, reason):
+    with pytest.raises(InputError, match=reason):
+        sla("train", "--recipe", recipe)

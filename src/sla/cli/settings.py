@@ -10,14 +10,20 @@ if TYPE_CHECKING:
 
 
 def make_tree(
-    kind: "type[Part]", given: dict[str, Any], assign: list[str] | None, file: Path | None = None
+    kind: "type[Part]",
+    given: dict[str, Any],
+    assign: list[str] | None,
+    file: Path | None = None,
+    recipe: str | None = None,
 ) -> dict[str, Any]:
-    """What a file says, then the options that were given, then `--set`."""
+    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts."""
+    from sla.cli.recipe import with_recipe
     from sla.runs.config import parse_assignment, read_config, with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
-    return with_values(read_config(file) if file else {}, named, kind)
+    tree = read_config(file) if file else {}
+    return with_values(with_recipe(recipe, tree, named) if recipe else tree, named, kind)
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

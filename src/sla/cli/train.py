@@ -19,6 +19,10 @@ Option = typer.Option
 
 def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
+    recipe: Annotated[
+        str | None,
+        Option(help="Start from NAME or NAME:small of `sla reproduce recipes`; all else overrides it."),
+    ] = None,
     out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
     views: Annotated[
@@ -61,7 +65,7 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    tree = make_tree(Config, given, assign, config)
+    tree = make_tree(Config, given, assign, config, recipe)
     settled = make_config(tree, str(config) if config else "configuration")
     out = choose_out(out, resume, settled.data.source)
     runs = [(settled, out, resume)]
