@@ -21,7 +21,7 @@ from sla.augment.policy import (
     read_policy,
     shipped_policies,
 )
-from sla.augment.policy_ops import OPERATIONS, operate
+from sla.augment.policy_ops import OPERATIONS
 from sla.augment.syntax import quoted
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import InputError, MissingExtraError
@@ -135,7 +135,7 @@ def test_each_image_gets_a_sub_policy_in_order_with_its_probability():
 
 
 @pytest.mark.parametrize(("table", "strongest"), [(RAND, 30), (WIDE, 135)])
-def test_strengths_start_at_nothing_and_end_where_they_should(table, strongest):
+def test_strengths_start_at_nothing_and_end_where_they_should(operate, table, strongest):
     assert len(table) == 14
     assert {row.operation for row in table} <= {"", *OPERATIONS}
     images = noise(4)

@@ -151,7 +151,7 @@ def test_what_is_no_archive_and_what_is_in_the_way(tmp_path: Path) -> None:
     good = tar(tmp_path / "a.tar", ("x", b"new", {}))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("old")
-    with pytest.raises(InputError, match="already there"):
+    with pytest.raises(InputError, match="already exists"):
         unpack(good, tmp_path / "mine")
     assert (tmp_path / "mine" / "x").read_text() == "old"
 

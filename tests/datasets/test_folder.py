@@ -15,7 +15,8 @@ from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
 from sla.datasets.scan import index_file, open_index
 from sla.errors import InputError, SLAWarning
 from sla.images.decode import BadImageError
-from sla.images.files import FileImages, Paths
+from sla.images.files import FileImages
+from sla.images.paths import Paths
 from sla.images.store import ArrayImages
 
 CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"

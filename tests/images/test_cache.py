@@ -18,7 +18,7 @@ from sla.errors import InputError, SLAError
 from sla.images import cache as cache_module
 from sla.images.cache import CachedImages, build_cache
 from sla.images.cache_paths import cache_dir
-from sla.images.decode import BadImageError, decode
+from sla.images.decode import BadImageError, decode_array
 from sla.images.files import CHUNK, FileImages
 
 SIZE = (6, 5)
@@ -39,7 +39,7 @@ def check(images: CachedImages, files: FileImages) -> None:
     """Every row against its file, decoded on its own."""
     pixels, aspect = images.read(range(len(files)))
     for row in range(len(files)):
-        expected, ratio = decode(files.name(row), SIZE)
+        expected, ratio = decode_array(files.name(row), SIZE)
         assert (pixels[row] == expected).all()
         assert aspect[row] == np.float32(ratio)
 
@@ -60,7 +60,7 @@ def test_cached_rows_are_the_decoded_files(
     assert (len(images), images.shape, images.in_memory) == (len(files), (3, *SIZE), False)
     assert images.name(4) == files.name(4)
     assert calls[-1] == (len(files), len(files))
-    one, _ = decode(files.name(9), SIZE)
+    one, _ = decode_array(files.name(9), SIZE)
     got = images.read(np.array([3, 9, 3]))
     assert (got.images[1] == one).all()
     assert (got.images[0] == got.images[2]).all()

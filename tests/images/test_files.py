@@ -14,7 +14,8 @@ from PIL import Image
 
 from sla.errors import InputError
 from sla.images.decode import BadImageError
-from sla.images.files import CHUNK, FileImages, Paths, find_bad, in_threads, load_into_memory
+from sla.images.files import CHUNK, FileImages, find_bad, in_threads, load_into_memory
+from sla.images.paths import Paths
 
 
 def make_files(folder: Path, count: int) -> list[str]:

@@ -73,16 +73,6 @@ def apply_operations(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, pl
     return torch.cat(done).index_select(0, back)
 
 
-def operate(
-    images: Tensor, name: str, magnitude: float | np.ndarray = 0.0, place: np.ndarray | None = None
-) -> Tensor:
-    """One operation by its name for the whole batch; magnitude (B,) or one for all."""
-    count = len(images)
-    magnitudes = np.broadcast_to(np.asarray(magnitude, np.float64), (count,))
-    places = np.full((count, 2), 0.5) if place is None else place
-    return apply_operations(images, np.full(count, NUMBER[name]), magnitudes, places)
-
-
 def affine(images: Tensor, matrix: np.ndarray) -> Tensor:
     """Pillow's affine transform: output pixel (x, y) is the input's at (a x + b y + c, d x + e y + f).
 

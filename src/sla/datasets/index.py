@@ -12,7 +12,7 @@ import numpy as np
 
 from sla.disk import replacing
 from sla.errors import InputError, SLAWarning, listed, shown
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
 SPLIT_NAMES = ("train", "val", "test")
 VERSION = 1

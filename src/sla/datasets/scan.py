@@ -11,7 +11,7 @@ import numpy as np
 from sla.datasets.index import SPLIT_NAMES, Index, IndexBuilder, load_index, save_index, stamp
 from sla.errors import InputError, nearest, shown
 from sla.images.cache_paths import index_file
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
 EXTENSIONS = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"}
 EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm"}

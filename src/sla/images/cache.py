@@ -15,7 +15,8 @@ from numpy.lib import format as npy
 from sla.disk import check_space, exclusive, replacing, to_disk
 from sla.errors import InputError, SLAError, shown
 from sla.images.decode import BadImageError
-from sla.images.files import FileImages, Paths, Tick, in_threads
+from sla.images.files import FileImages, Tick, in_threads
+from sla.images.paths import Paths
 from sla.images.store import Pixels, Rows
 
 DECODER = 1  # raise it when the same file would decode to other pixels

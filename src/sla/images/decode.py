@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from sla.disk import reason
 from sla.errors import InputError, shown
@@ -79,12 +77,6 @@ def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, f
     return pixels, height / width if turned else width / height
 
 
-def decode(path: str | Path, size: tuple[int, int]) -> tuple[Tensor, float]:
-    """The whole picture squeezed into size (H, W): uint8 (3, H, W), and width / height of the original."""
-    pixels, aspect = decode_array(path, size)
-    return torch.from_numpy(pixels), aspect
-
-
 @contextlib.contextmanager
 def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
     """The opened file, no larger than allowed; every fault inside the block becomes a BadImageError."""
@@ -131,8 +123,8 @@ def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
 
 
 def _too_large(pixels: int | None, max_pixels: int) -> str:
-    lock_run_folder = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
-    return f"{lock_run_folder}, more than the {max_pixels:,} allowed"
+    claim = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
+    return f"{claim}, more than the {max_pixels:,} allowed"
 
 
 def _orientation(image: Image.Image) -> int:

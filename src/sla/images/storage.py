@@ -13,7 +13,8 @@ from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.cache import build_cache
 from sla.images.cache_paths import index_file
 from sla.images.decode import BadImageError, read_size
-from sla.images.files import FileImages, Paths, Tick, find_bad, load_into_memory
+from sla.images.files import FileImages, Tick, find_bad, load_into_memory
+from sla.images.paths import Paths
 from sla.images.store import Dataset, Images
 
 OnBadImage = Literal["refuse", "skip"]

@@ -43,11 +43,6 @@ class Draws:
         # float32 has 24 bits: u * high never rounds up to high, and is uniform enough for places in a picture
         return (self.uniform(name, size) * high).long()
 
-    def normal(self, name: str, size: int = 1) -> Tensor:
-        """Standard normal float32, (b, size), a row an image; on the CPU."""
-        stream = generator(self.seed, self.step, name)
-        return torch.randn(self.batch_size, size, generator=stream)[self.start : self.stop]
-
     def batch(self, name: str) -> torch.Generator:
         """A generator for draws that the whole batch shares (a permutation, one box)."""
         return generator(self.seed, self.step, name, "batch")

@@ -9,7 +9,6 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.images.store import Dataset
 from sla.sampling.draws import seed_of
 
-CIFAR_TRAIN, CIFAR_HELD_OUT = 50_000, 5_000
 NAMED = 5  # classes named in a message before it says how many more there are
 
 
@@ -37,13 +36,6 @@ def hold_out(
     _warn_of(dataset, wanted == 0, f"too small to spare {what} of the images; nothing is held out of")
     held_out = _choose(dataset, wanted, seed, "hold-out")
     return _without(dataset, held_out), dataset.subset(held_out)
-
-
-def cifar_hold_out(train: Dataset, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """The 45,000 + 5,000 of CIFAR's 50,000 training images: 500 or 50 of each class are held out."""
-    if len(train) != CIFAR_TRAIN:
-        raise InputError(f"CIFAR's training set has {CIFAR_TRAIN} images; this one has {len(train)}")
-    return hold_out(train, per_class=CIFAR_HELD_OUT // train.num_classes, seed=seed)
 
 
 def limited(dataset: Dataset, per_class: int, seed: int = 0) -> Dataset:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from sla.disk import reason
 from sla.errors import InputError
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
 
 class Arrays(NamedTuple):

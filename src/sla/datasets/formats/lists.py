@@ -108,13 +108,15 @@ def _numbered(path: Path) -> dict[str, str]:
 def _dog_list(path: Path) -> tuple[list[str], np.ndarray]:
     held = read_mat(path)
     names, labels = held.get("file_list"), held.get("labels")
-    if not isinstance(names, list) or not isinstance(labels, np.ndarray) or len(names) != labels.size:
+    rows = labels if isinstance(labels, list) else []
+    labels = [label for row in rows for label in (row if isinstance(row, list) else [row])]
+    if not isinstance(names, list) or len(names) != len(labels):
         raise InputError(
             f"{path}: needs 'file_list' and 'labels' of one length, as Stanford Dogs' lists have"
         )
     if not all(isinstance(name, str) and name.count("/") == 1 for name in names):
         raise InputError(f"{path}: 'file_list' does not hold paths of class/file")
-    return names, labels_in_range(path, labels.ravel().astype(np.int64) - 1, 10_000) + 1
+    return names, labels_in_range(path, labels, 10_000)
 
 
 def _json(path: Path) -> dict[str, Any]:

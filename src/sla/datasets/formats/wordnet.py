@@ -115,7 +115,7 @@ def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
     truth = folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
         wordnet = {
-            int(row["ILSVRC2012_ID"].item()): row["WNID"] for row in _synsets(truth.parent / "meta.mat")
+            int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in _synsets(truth.parent / "meta.mat")
         }
         labels = [wordnet.get(int(line) if line.isdigit() else -1, line) for line in read_lines(truth)]
         return truth, [(f"ILSVRC2012_val_{i:08}.JPEG", label) for i, label in enumerate(labels, 1)]
