@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,3 +17,13 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of packed real datasets beside the repository, or where SLA_SHARED_DATA says."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SLA_SHARED_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"the packed real datasets are not in {folder} (SLA_SHARED_DATA)")
+    return folder

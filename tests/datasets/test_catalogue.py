@@ -9,7 +9,7 @@ import pytest
 from sla.datasets.catalogue import CATALOGUE, find_entry, source_of
 from sla.datasets.entry import Npm, Web
 from sla.datasets.formats.digits import read_digits
-from sla.datasets.layouts import PLACES
+from sla.datasets.layouts import layouts_of
 from sla.errors import InputError
 
 NAMES = [
@@ -30,10 +30,10 @@ NAMES = [
 ]
 
 
-def test_every_dataset_has_an_entry_and_a_place() -> None:
+def test_every_dataset_has_an_entry_and_a_layout() -> None:
     assert list(CATALOGUE) == NAMES
     for entry in CATALOGUE.values():
-        assert source_of(entry).name in PLACES
+        assert layouts_of(source_of(entry))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,13 +22,6 @@ from sla.images.store import ArrayImages
 CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("SLA_DATA", str(folder))
-    return folder
-
-
 def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
     """Pictures under these names; the red of a picture is the number of its place."""
     for i, name in enumerate(names):
@@ -235,7 +228,7 @@ def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_an_unchanged_folder_is_not_scanned_again(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "train/a/1.png", "train/b/in/2.png", "val/a/3.png")
     age(tmp_path)
@@ -249,7 +242,7 @@ def test_an_unchanged_folder_is_not_scanned_again(
     assert (second.targets.tolist(), second.splits.tolist()) == ([0, 1, 0], [0, 0, 1])
     assert (second.classes, second.ignored) == (("a", "b"), 0)
     assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is put into the data
-    assert index_file(tmp_path).parent == own_cache / "index"
+    assert index_file(tmp_path).parent == data_folder / "index"
 
 
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
@@ -344,7 +337,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
     with pytest.warns(SLAWarning) as caught:
         splits = load_folder(tmp_path, on_bad_image="skip")
     [message] = [str(w.message) for w in caught]
-    assert message.startswith("left out 2 of 16 images: ")
+    assert message.startswith("skipped 2 of 16 images: ")
     assert f"{tmp_path}/a/1.jpg: not an image" in message
     assert f"{tmp_path}/b/2.jpg: a damaged image (Truncated" in message
     names = [splits.train.name(i) for i in range(len(splits.train))]
@@ -353,29 +346,27 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
     ]
     assert splits.train.targets.tolist() == [0] * 7 + [1] * 7
 
-    looked_at: list[int] = []
-    with pytest.warns(
-        SLAWarning, match="left out 2 of 16"
-    ):  # known to be sound: only the two are tried again
-        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: looked_at.append(n))
-    assert looked_at == [2]
-    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # mended
-    (tmp_path / "a" / "5.jpg").write_text("broken now, in place")
-    with pytest.warns(SLAWarning, match=r"left out 2 of 16 images: [^;]*a/5\.jpg[^;]*; [^;]*b/2\.jpg[^;]*$"):
+    decoded: list[int] = []
+    with pytest.warns(SLAWarning, match="skipped 2 of 16"):  # the others are known to be readable
+        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: decoded.append(n))
+    assert decoded == [2]
+    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # repaired
+    (tmp_path / "a" / "5.jpg").write_text("corrupt now, in place")
+    with pytest.warns(SLAWarning, match=r"skipped 2 of 16 images: [^;]*a/5\.jpg[^;]*; [^;]*b/2\.jpg[^;]*$"):
         load_folder(tmp_path, on_bad_image="skip")
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_place_that_cannot_be_written_is_no_obstacle_to_skipping(
+def test_skipping_works_where_the_cache_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
-    with pytest.warns(SLAWarning) as told:
+    with pytest.warns(SLAWarning) as caught:
         splits = load_folder(make_some_bad(tmp_path / "photos"), on_bad_image="skip")
-    words = [str(one.message) for one in told]
-    assert any("which images are sound cannot be kept: " in line for line in words)
-    assert any("left out " in line for line in words)
+    words = [str(one.message) for one in caught]
+    assert any("the list of readable images cannot be written: " in line for line in words)
+    assert any("skipped " in line for line in words)
     assert len(splits.train) > 0
 
 
@@ -383,20 +374,20 @@ def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
     for i in range(8):
         (tmp_path / "a" / f"{i}.png").write_bytes(b"")
-    with pytest.warns(SLAWarning, match=r"left out 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
+    with pytest.warns(SLAWarning, match=r"skipped 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
         load_folder(tmp_path, on_bad_image="skip")
     (tmp_path / "a" / "8.png").write_bytes(b"")
     with (
-        pytest.warns(SLAWarning, match="left out 9"),
-        pytest.raises(InputError, match="class 'a' has no image that can be read"),
+        pytest.warns(SLAWarning, match="skipped 9"),
+        pytest.raises(InputError, match="class 'a' has no readable image"),
     ):
         load_folder(tmp_path, on_bad_image="skip")
 
 
-def test_an_interrupted_check_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
         assert total == 600
         if done >= 256:
             raise KeyboardInterrupt
@@ -404,8 +395,8 @@ def test_an_interrupted_check_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=interrupt)
     totals: list[int] = []
-    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: totals.append(n))
-    assert set(totals) == {600 - 224}  # the part during which it was stopped is looked at again
+    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: totals.append(n))
+    assert set(totals) == {600 - 224}  # the part during which it was stopped is decoded again
 
 
 # clear refusals

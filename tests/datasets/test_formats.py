@@ -27,14 +27,9 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 TEN = tuple("0123456789")
 
 
-@pytest.fixture(autouse=True)
-def _own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLA_DATA", str(tmp_path_factory.mktemp("sla")))
-
-
 def read(name: str, folder: Path) -> Parts:
     """Read by the layout that the folder has."""
-    found = find_layout(name, [folder])
+    found = find_layout(CATALOGUE[name], [folder])
     assert found is not None
     return found[1].read(found[0])
 

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
@@ -24,7 +25,7 @@ CHUNK = 1 << 20
 # What the standard readers raise at a damaged archive; the second row: zipfile, at a bad field or a password.
 DAMAGE: tuple[type[Exception], ...] = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
-    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError),
+    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError, OSError),
 )
 BAD_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # the name's fault, not the disk's
 OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
@@ -69,12 +70,12 @@ def unpack_into(
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
                 found = ((m, m.filename, m.file_size, _zip_refusal(m)) for m in opened.infolist())
-                _extract(archive, found, lambda member: opened.extract(member, folder), *limits)
+                _extract(archive, found, partial(opened.extract, path=folder), *limits)
             return
         with _decompressed(archive) as stream:
             with tarfile.open(fileobj=stream, mode="r|") as tar:
                 members = ((m, m.name, m.size, _tar_refusal(m)) for m in tar)
-                write = lambda m: tar.extract(m, folder, set_attrs=False, filter="data")  # noqa: E731
+                write = partial(tar.extract, path=folder, set_attrs=False, filter="data")
                 _extract(archive, members, write, *limits)
             while chunk := stream.read(CHUNK):  # to the end: the compressed stream's own checksum is compared
                 if chunk.strip(b"\0"):
@@ -98,7 +99,7 @@ def _one_line_errors(archive: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (*DAMAGE, OSError) as error:
+    except DAMAGE as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise  # the disk's fault, not the archive's
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from sla.datasets.entry import SPLIT_NAMES
 from sla.disk import replacing
 from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.paths import Paths
 
-SPLIT_NAMES = ("train", "val", "test")
 VERSION = 1
 SETTLED_NS = 3_000_000_000  # the coarsest clock of a file system, and some
 

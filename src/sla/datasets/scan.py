@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sla.datasets.index import SPLIT_NAMES, Index, IndexBuilder, load_index, save_index, stamp
+from sla.datasets.entry import SPLIT_NAMES
+from sla.datasets.index import Index, IndexBuilder, load_index, save_index, stamp
 from sla.errors import InputError, nearest, shown
 from sla.images.cache_paths import index_file
 from sla.images.paths import Paths

@@ -15,18 +15,19 @@ from sla.errors import InputError, SLAWarning, shown
 from sla.images.decode import BadImageError, decode_array
 from sla.images.paths import Paths
 from sla.images.store import ArrayImages, Pixels, Rows
+from sla.progress import QUIET, Progress
 
 T = TypeVar("T")
-Tick = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
+Tick = Callable[[int, int], None]  # images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
-SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) leaves such files out"
-MAX_THREADS = 16  # beyond it they wait for the interpreter, and hold memory
+SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) skips such files"
+MAX_THREADS = 16  # more would wait for the interpreter, and use memory
 
 
 class FileImages:
-    """Image files, decoded on read and squeezed whole into one size (H, W).
+    """Image files, decoded on read and resized, ignoring aspect ratio, to one size (H, W).
 
-    `paths` are relative to `root`, or absolute. Holds nothing but the names, so a copy in a worker is cheap.
+    `paths` are relative to `root`, or absolute. Holds only the names, so a copy in a worker is cheap.
     """
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int], root: str | Path = "") -> None:
@@ -49,7 +50,7 @@ class FileImages:
         return len(self.paths)
 
     def read(self, rows: Rows) -> Pixels:
-        """The images of these rows, decoded now; the first that is broken raises BadImageError."""
+        """The images of these rows, decoded now; the first that is corrupt raises BadImageError."""
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         aspect = np.empty(len(rows), np.float32)
         for i, row in enumerate(rows):
@@ -65,7 +66,7 @@ class FileImages:
 
 
 def load_into_memory(
-    files: FileImages, *, threads: int | None = None, progress: Tick | None = None
+    files: FileImages, *, threads: int | None = None, progress: Progress = QUIET
 ) -> ArrayImages:
     """All images decoded once, in threads.
 
@@ -80,11 +81,11 @@ def load_into_memory(
 
 
 def find_bad(
-    files: FileImages, rows: Rows, *, progress: Tick | None = None
+    files: FileImages, rows: Rows, *, progress: Progress = QUIET
 ) -> Iterator[tuple[range, dict[int, str]]]:
-    """Decode these rows; for each run of places in `rows`, in order, the broken rows and why."""
+    """Decode these rows; for each run of places in `rows`, in order, the corrupt rows and why."""
 
-    def broken(some: Rows) -> dict[int, str]:
+    def corrupt(some: Rows) -> dict[int, str]:
         reasons = {}
         for row in some:
             try:
@@ -93,7 +94,7 @@ def find_bad(
                 reasons[int(row)] = error.reason
         return reasons
 
-    yield from in_threads(broken, rows, progress=progress)
+    yield from in_threads(corrupt, rows, progress=progress)
 
 
 def readable_rows(files: FileImages) -> list[int]:
@@ -102,19 +103,24 @@ def readable_rows(files: FileImages) -> list[int]:
     for _, reasons in find_bad(files, range(len(files))):
         bad |= reasons
     for row, why in bad.items():
-        warnings.warn(f"left out {shown(files.name(row))}: {why}", SLAWarning)
+        warnings.warn(f"skipped {shown(files.name(row))}: {why}", SLAWarning)
     if len(bad) == len(files):
-        raise InputError(f"none of the {len(files):,} pictures can be read")
+        raise InputError(f"none of the {len(files):,} images is readable")
     return [row for row in range(len(files)) if row not in bad]
 
 
 def in_threads(
-    work: Callable[[Rows], T], rows: Rows, *, threads: int | None = None, progress: Tick | None = None
+    work: Callable[[Rows], T],
+    rows: Rows,
+    *,
+    threads: int | None = None,
+    progress: Progress = QUIET,
+    what: str = "reading images",
 ) -> Iterator[tuple[range, T]]:
     """`work` on consecutive parts of the rows, several at a time: places and result, in order.
 
-    Only a few parts are under way ahead of the reader, so memory stays flat. An error or an interrupt
-    ends the threads before it goes on.
+    Only a few parts are in work ahead of the reader, so memory stays flat. An error or an interrupt ends
+    the threads before it is raised.
     """
     count = threads or min(available_cores(), MAX_THREADS)
     parts = (range(i, min(i + CHUNK, len(rows))) for i in range(0, len(rows), CHUNK))
@@ -123,8 +129,7 @@ def in_threads(
     def finished() -> tuple[range, T]:
         part, future = pending.popleft()
         result = future.result()
-        if progress:
-            progress(part.stop, len(rows))
+        progress.advance(what, part.stop, len(rows))
         return part, result
 
     try:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.formats import Arrays, Listing, labels_in_range, listing, read_lines
 from sla.datasets.formats.mat import read_mat
-from sla.datasets.index import SPLIT_NAMES
 from sla.datasets.scan import open_index
 from sla.datasets.unpickle import load_pickle
 from sla.errors import InputError
