@@ -57,7 +57,7 @@ def read_catalogue(path: Path) -> list[Entry]:
             continue
         try:
             entry = _ENTRY.validate_python({**_full_addresses(fields), "name": name})
-        except (ValidationError, TypeError, KeyError) as error:
+        except (ValidationError, AttributeError, TypeError, KeyError) as error:
             raise InputError(f"{shown(path)}: {shown(str(name))}: {_first_problem(error)}") from None
         entries.append(replace(entry, installed=tuple(str(path.parent / at) for at in entry.installed)))
     return entries

@@ -100,7 +100,7 @@ class Entry(_Checked):
     paper: PaperPreprocessing | None = None
     folders: tuple[str, ...] = ()  # its name unless given
     layouts: tuple[str | Layout, ...] = ()  # names from `layouts.py`, or layouts of its own
-    class_folders: ClassFolders | None = None
+    class_folders: ClassFolders | None = None  # a further layout; the only one unless others are given
     routes: tuple[Web | Npm, ...] = ()
     checksums: dict[str, str] = field(default_factory=dict)  # md5 of the owner's own files, by file name
     made_of: str = ""  # the dataset from whose files it is made; empty: its own
@@ -115,8 +115,6 @@ class Entry(_Checked):
             "std": (0.5,) * channels,
             "folders": (self.name,),
         }
-        if not self.layouts:
-            defaults["class_folders"] = ClassFolders({split: split for split in self.splits})
         for name, value in defaults.items():
             object.__setattr__(self, name, getattr(self, name) or value)
         if not len(self.mean) == len(self.std) == channels:

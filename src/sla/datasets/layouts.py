@@ -46,7 +46,8 @@ def layouts_of(entry: Entry) -> list[Layout]:
         if isinstance(layout, str) and layout not in LAYOUTS:
             raise InputError(f"{entry.name}: unknown layout {layout!r}{nearest(layout, list(LAYOUTS))}")
         found.append(LAYOUTS[layout] if isinstance(layout, str) else layout)
-    return [*found, _class_folders(entry.class_folders)] if entry.class_folders else found
+    folders = entry.class_folders or ClassFolders({split: split for split in entry.splits})
+    return [*found, _class_folders(folders)] if entry.class_folders or not found else found
 
 
 def find_layout(entry: Entry, roots: Iterable[Path]) -> tuple[Path, Layout] | None:
