@@ -19,6 +19,7 @@ class Views:
 
     text: str
     names: tuple[str, ...]
+    elements: frozenset[str] = frozenset()  # elementary transformations in it, such as "rotation by 90"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -69,6 +70,7 @@ class Rotation(Views):
             raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {list(degrees)}")
         _check_distinct("rotation", [str(d) for d in self.degrees])
         self.names = tuple(f"{d}°" for d in self.degrees)
+        self.elements = frozenset(f"rotation by {d}" for d in self.degrees[1:])
         short = {(0, 90, 180, 270): "rot4", (0, 180): "rot2"}
         self.text = short.get(self.degrees, f"rot({','.join(map(str, self.degrees))})")
 
@@ -97,6 +99,7 @@ class ColorPermutation(Views):
             raise InputError(f"the first channel order must be RGB, the identity, not {self.orders[0]}")
         _check_distinct("channel order", list(self.orders))
         self.names = self.orders
+        self.elements = frozenset(f"channels {order}" for order in self.orders[1:])
         short = {CHANNEL_ORDERS: "rgb6", ("RGB", "GBR", "BRG"): "rgb3"}
         self.text = short.get(self.orders, f"rgb({','.join(self.orders)})")
 
@@ -144,6 +147,7 @@ class Product(Views):
         _refuse_look_alikes(_factors(first), _factors(second))
         self.first, self.second = first, second
         self.names = tuple(f"{a} {b}" for a in first.names for b in second.names)
+        self.elements = first.elements | second.elements
         self.text = f"{first.text}*{second.text}"
 
     def apply(self, input: Tensor, view: int) -> Tensor:

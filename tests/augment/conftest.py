@@ -1,5 +1,9 @@
+import io
+import zipfile
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from sla.augment.policy_ops import NUMBER, apply_operations
 
@@ -15,3 +19,11 @@ def operate():
         return apply_operations(images, np.full(count, NUMBER[name]), magnitudes, places)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def photographs(shared_data):
+    """Sixteen real photographs, landscape and portrait."""
+    with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".webp"))[::737]
+        return [Image.open(io.BytesIO(archive.read(name))).convert("RGB") for name in names]

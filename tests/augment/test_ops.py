@@ -1,9 +1,6 @@
 import colorsys
-import io
 import math
-import zipfile
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +20,6 @@ from sla.augment.ops import (
 from sla.errors import InputError
 from sla.sampling.draws import Draws
 
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 BILINEAR = Image.Resampling.BILINEAR
 
 
@@ -38,16 +34,6 @@ def as_tensor(picture):
 
 def as_picture(image):
     return Image.fromarray(image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy())
-
-
-@pytest.fixture(scope="module")
-def photographs():
-    """Sixteen real pictures, landscape and portrait."""
-    if not CUB.is_file():
-        pytest.skip("needs the shared CUB-200 pictures beside the repository")
-    with zipfile.ZipFile(CUB) as archive:
-        names = sorted(name for name in archive.namelist() if name.endswith(".webp"))[::737]
-        return [Image.open(io.BytesIO(archive.read(name))).convert("RGB") for name in names]
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -118,7 +104,7 @@ def test_a_whole_picture_at_its_own_size_is_unchanged():
     assert torch.equal(transforms.resized_crop(images, whole, 32), images)
 
 
-def test_squeezed_pictures_give_the_crops_of_the_originals(photographs):
+def test_resized_images_give_the_crops_of_the_originals(photographs):
     """Stored at 128 x 128, cropped to 96: within 2 levels of 255, on average, of cropping the original."""
     aspect = torch.tensor([picture.width / picture.height for picture in photographs])
     draws = Draws(0, 0, len(photographs))

@@ -1,9 +1,5 @@
 """Every operation of the policies against Pillow: the same picture, the same magnitude, the same bytes."""
 
-import io
-import zipfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +9,6 @@ from sla.augment import policy_ops
 from sla.augment.policy_ops import GREY, NOTHING, NUMBER, OPERATIONS, affine, apply_operations
 from sla.errors import InputError
 
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 AFFINE = Image.Transform.AFFINE
 
 
@@ -88,14 +83,9 @@ def test_pillow_is_the_measure_of_every_operation():
 
 
 @pytest.mark.parametrize("name", PILLOW)
-def test_real_pictures_that_are_not_square(operate, name):
-    if not CUB.is_file():
-        pytest.skip("needs the shared CUB-200 pictures beside the repository")
-    with zipfile.ZipFile(CUB) as archive:
-        files = sorted(file for file in archive.namelist() if file.endswith(".webp"))[::2900]
-        found = [Image.open(io.BytesIO(archive.read(file))).convert("RGB") for file in files]
+def test_real_pictures_that_are_not_square(operate, photographs, name):
     pillow, magnitudes = PILLOW[name]
-    for picture in found:
+    for picture in photographs[::4]:
         for magnitude in magnitudes[::2]:
             if name == "rotate" and magnitude % 90 == 0 and magnitude:
                 continue  # Pillow transposes a square here; another shape goes through its affine transform

@@ -1,4 +1,4 @@
-"""A folder or CSV of any shape becomes splits, or one clear line; its index is reused while it is true."""
+"""A folder or CSV of any shape becomes splits, or one clear line; its index is reused while it is valid."""
 
 import os
 import zipfile
@@ -18,8 +18,6 @@ from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.paths import Paths
 from sla.images.store import ArrayImages
-
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 
 
 def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
@@ -148,10 +146,9 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
 
 
-@pytest.mark.skipif(not CUB.exists(), reason="needs the shared CUB pictures beside the repository")
-def test_real_birds(tmp_path: Path) -> None:
+def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
     wanted = ("001.", "037.", "200.")
-    with zipfile.ZipFile(CUB) as archive:
+    with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
         members = [
             n for n in archive.namelist() if n.split("/")[1].startswith(wanted) and n.endswith(".webp")
         ]
@@ -227,6 +224,15 @@ def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
 # the index
 
 
+@pytest.fixture(params=["in memory", "saved"])
+def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: indices held in memory by this process, and only those on disk, as after a new start."""
+    if request.param == "saved":
+        monkeypatch.setattr(scan_module, "RECENT", 0)
+        monkeypatch.setattr(scan_module, "_recent", {})
+
+
+@pytest.mark.usefixtures("index_reuse")
 def test_an_unchanged_folder_is_not_scanned_again(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,10 +247,11 @@ def test_an_unchanged_folder_is_not_scanned_again(
     assert list(second.paths) == list(first.paths)
     assert (second.targets.tolist(), second.splits.tolist()) == ([0, 1, 0], [0, 0, 1])
     assert (second.classes, second.ignored) == (("a", "b"), 0)
-    assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is put into the data
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is written into the data
     assert index_file(tmp_path).parent == data_folder / "index"
 
 
+@pytest.mark.usefixtures("index_reuse")
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
 def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> None:
     make(tmp_path, "a/in/er/1.png", "a/in/er/2.png", "b/3.png")
@@ -275,6 +282,7 @@ def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> N
     assert names == common | expected[change]
 
 
+@pytest.mark.usefixtures("index_reuse")
 def test_a_folder_that_has_just_changed_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +296,7 @@ def test_a_folder_that_has_just_changed_is_not_trusted(
     assert len(scanned) == 6
 
 
+@pytest.mark.usefixtures("index_reuse")
 def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
     make(tmp_path, "a.png", "b.png", "c.png")
     table = tmp_path / "list.csv"
@@ -300,19 +309,20 @@ def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not really", b"\x80\x04."])
-def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     make(tmp_path, "a/1.png", "b/2.png")
     age(tmp_path)
     open_index(tmp_path)
     index_file(tmp_path).write_bytes(damage)
+    monkeypatch.setattr(scan_module, "_recent", {})  # as after a new start
     assert len(open_index(tmp_path)) == 2
     assert index_module.load_index(index_file(tmp_path), tmp_path) is not None
 
 
-def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
     make(tmp_path, "a/1.png", "b/2.png")
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(SLAWarning, match="the index cannot be kept"):
+    with pytest.warns(SLAWarning, match="the index cannot be saved"):
         assert len(open_index(tmp_path, tmp_path / "file")) == 2
 
 
@@ -418,7 +428,7 @@ def test_refused_folders(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "no images; expected <class>/*.jpg" in refusal(tmp_path / "empty")
     assert "images but no class folders" in refusal(make(tmp_path / "loose", "1.png", "2.png"))
-    assert "one class only, 'cat'; a classifier needs at least two" in refusal(
+    assert "only one class, 'cat'; a classifier needs at least two" in refusal(
         make(tmp_path / "one", "cat/1.png")
     )
     hollow = make(tmp_path / "hollow", "a/1.png", "b/1.png")
@@ -429,7 +439,7 @@ def test_refused_folders(tmp_path: Path) -> None:
 
 def test_refused_splits(tmp_path: Path) -> None:
     root = make(tmp_path / "x", "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/q/1.png", "val/r/1.png")
-    assert "val has classes that train has not: q, r" in refusal(root)
+    assert "val has classes missing from train: q, r" in refusal(root)
     assert "images but no class folders" in refusal(make(tmp_path / "flat", "train/1.png", "test/2.png"))
     assert "no train folder" in refusal(make(tmp_path / "no", "val/a/1.png", "test/a/2.png"))
     both = make(tmp_path / "both", "train/a/1.png", "train/b/1.png", "val/a/1.png", "valid/a/1.png")
@@ -472,9 +482,9 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         ("path,label,split\na.png,x,test\nb.png,y,test\n", "no images to train on"),
         (
             "path,label,split\na.png,x,train\nb.png,y,train\nb.png,z,val\n",
-            "val has classes that train has not: z",
+            "val has classes missing from train: z",
         ),
-        ("path,label\na.png,x\nb.png,x\n", "one class only"),
+        ("path,label\na.png,x\nb.png,x\n", "only one class"),
         (b"path,label\na.png,caf\xe9\n", "not UTF-8 text"),
         (b'path,label\n"a.png,x\n' + b"y" * 200_000, "line .*: not a CSV row"),
     ],

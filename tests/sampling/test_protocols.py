@@ -1,6 +1,5 @@
 import os
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +10,6 @@ from hypothesis import strategies as st
 from sla.errors import InputError, SLAWarning
 from sla.images.store import ArrayImages, Dataset
 from sla.sampling import protocols
-
-SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
-needs_cifar100 = pytest.mark.skipif(
-    not (SHARED / "cifar100").is_dir(), reason="needs the shared CIFAR-100 beside the repository"
-)
 
 
 def make_dataset(targets, num_classes):
@@ -32,9 +26,9 @@ def make_counts(counts):
 
 
 @pytest.fixture(scope="module")
-def cifar100():
+def cifar100(shared_data):
     """The real labels in the official order; four pixels hold each image's number."""
-    labels = np.load(SHARED / "cifar100" / "labels.npz")["fine_train"]
+    labels = np.load(shared_data / "cifar100" / "labels.npz")["fine_train"]
     numbers = np.arange(50_000, dtype="<u4").view(np.uint8).reshape(50_000, 1, 1, 4)
     return Dataset(ArrayImages(torch.from_numpy(numbers)), labels, tuple(f"c{i}" for i in range(100)))
 
@@ -125,7 +119,6 @@ def chosen_by_the_public_rule(targets, num_classes, ratio, n_max):
     return chosen
 
 
-@needs_cifar100
 @pytest.mark.parametrize(("ratio", "total", "last"), [(100, 10_847, 5), (10, 19_573, 50)])
 def test_long_tailed_cifar100_is_the_public_one(cifar100, ratio, total, last):
     train, left_out = protocols.long_tailed(cifar100, ratio)
@@ -140,7 +133,6 @@ def test_long_tailed_cifar100_is_the_public_one(cifar100, ratio, total, last):
     assert np.array_equal(cifar100.targets[train.rows], train.targets)
 
 
-@needs_cifar100
 def test_protocols_on_cifar100_share_no_picture(cifar100):
     train, held_out = protocols.hold_out(cifar100, per_class=50)
     assert (len(train), len(held_out)) == (45_000, 5_000)

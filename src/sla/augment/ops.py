@@ -27,11 +27,16 @@ from sla.augment.transforms import (
 from sla.errors import InputError, nearest
 from sla.sampling.draws import Draws
 
+MIRRORED, UPSIDE_DOWN = "horizontal flip", "vertical flip"  # elements of views; both are a half turn
 STAGES = ("policy", "crop", "flip", "color", "normalize", "cutout")  # the order in which ops are applied
 
 
 class Op(Protocol):
-    """One augmentation of a batch; `stage` is its place among STAGES."""
+    """One augmentation of a batch; `stage` is its place among STAGES.
+
+    An op that may turn an image into another view of it says so by a property `reaches`: the elements it
+    may produce (as in `Views.elements`), each with the reason.
+    """
 
     stage: ClassVar[str]
 
@@ -140,6 +145,11 @@ class Flip:
     def __post_init__(self) -> None:
         _check_probability("a flip", self.probability)
 
+    @property
+    def reaches(self) -> dict[str, str]:
+        """A mirror image."""
+        return {MIRRORED: "flip"} if self.probability else {}
+
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         which = draws.uniform("flip")[:, 0] < self.probability
@@ -155,6 +165,11 @@ class VerticalFlip:
 
     def __post_init__(self) -> None:
         _check_probability("a flip", self.probability)
+
+    @property
+    def reaches(self) -> dict[str, str]:
+        """An image upside down and mirrored."""
+        return {UPSIDE_DOWN: "vflip"} if self.probability else {}
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -175,6 +190,12 @@ class ColorJitter:
     def __post_init__(self) -> None:
         if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
             raise InputError(f"strengths must not be negative, and hue at most 0.5: {self}")
+
+    @property
+    def reaches(self) -> dict[str, str]:
+        """A third of the colour circle is a channel permutation."""
+        reason = f"jitter with hue {self.hue:g} shifts colours by a third of the colour circle or more"
+        return {"channels GBR": reason, "channels BRG": reason} if self.hue >= 1 / 3 else {}
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -222,7 +243,7 @@ class Cutout:
         """(B, C, H, W) -> the same shape."""
         uniform = draws.uniform("cutout", 3)
         centre = (uniform[:, :2] * torch.tensor(images.shape[2:])).long()
-        start = centre - self.size // 2  # before the border or beyond it: that part is not there
+        start = centre - self.size // 2  # what lies beyond the border is ignored
         sides = torch.where(uniform[:, 2:] < self.probability, self.size, 0)
         return erase(images, start, start + sides)
 

@@ -1,6 +1,6 @@
 """Label-keeping augmentation as text: `crop(4), flip` or `autoaugment, crop(4), flip, cutout(16)`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from sla.augment.ops import (
+    MIRRORED,
+    UPSIDE_DOWN,
     CenterCrop,
     CenterWindow,
     ColorJitter,
@@ -159,33 +161,21 @@ def refuse_policy(text: str) -> None:
         raise InputError(f"augmentation {text!r}: {named[0]} is a policy, and one is what is searched for")
 
 
-def find_contradictions(pipeline: Pipeline, views: tuple[str, ...]) -> list[str]:
-    """Why label-keeping ops may make of an image what one of its views is, under another label.
+def find_contradictions(pipeline: Pipeline, elements: Collection[str]) -> list[str]:
+    """Why label-keeping ops may produce one of these elements of views, which has another label.
 
-    views: their names, `90°` and `GBR` or joined by spaces as in `90° GBR`. A view that is reached by chance
-    alone counts as well: its label then says two things about one picture.
+    elements: as in `Views.elements`, e.g. `rotation by 90` or `channels GBR`. An element that is reached by
+    chance alone counts as well: the same picture then has two labels.
     """
-    parts = {part for view in views for part in view.split()}
-    reasons = []
-    kinds = {type(op) for op in pipeline.ops}
-    if {Flip, VerticalFlip} <= kinds and "180°" in parts:
-        reasons.append("flip and vflip together are a rotation by 180°")
+    reached: dict[str, list[str]] = {}  # by reason
     for op in pipeline.ops:
-        most = getattr(op, "most_degrees", 0.0)
-        reached = [
-            f"{angle}°"
-            for angle in (90, 180, 270)
-            if min(angle, 360 - angle) <= most and f"{angle}°" in parts
-        ]
-        if reached:
-            reasons.append(
-                f"{type(op).__name__} turns images by up to {most:g}°, so by {' and '.join(reached)}"
-            )
-        if isinstance(op, ColorJitter) and op.hue >= 1 / 3 and {"GBR", "BRG"} & parts:
-            reasons.append(
-                f"jitter with hue {op.hue:g} turns colours by a third of their circle: GBR and BRG"
-            )
-    return reasons
+        for element, reason in getattr(op, "reaches", {}).items():
+            reached.setdefault(reason, []).append(element)
+    produced = {element for some in reached.values() for element in some}
+    if {MIRRORED, UPSIDE_DOWN} <= produced:
+        reached["flip and vflip together"] = ["rotation by 180"]
+    found = ((reason, [one for one in some if one in elements]) for reason, some in reached.items())
+    return [f"{reason}: {', '.join(some)}" for reason, some in found if some]
 
 
 def _calls(text: str) -> list[Call]:

@@ -93,6 +93,12 @@ def _degrees(table: tuple[Strength, ...]) -> float:
     return next(row.full for row in table if row.operation == "rotate")
 
 
+def _rotations(what: str, most: float) -> dict[str, str]:
+    """The rotations of views that are within +- `most` degrees, as an op's `reaches`."""
+    reason = f"{what} rotates images by up to {most:g} degrees"
+    return {f"rotation by {angle}": reason for angle in (90, 180, 270) if min(angle, 360 - angle) <= most}
+
+
 Entry = tuple[str, float, float]  # operation, probability, magnitude from 0 to 1
 
 
@@ -119,14 +125,14 @@ class Policy:
         return np.array(rows, np.float64)
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
+    def reaches(self) -> dict[str, str]:
+        """Rotations up to the largest angle of a sub-policy."""
         low, high = SCALES["Rotate"].low, SCALES["Rotate"].high
-        turns = (
+        angles = (
             [abs(low + (high - low) * m) for name, p, m in sub if name == "Rotate" and p]
             for sub in self.sub_policies
         )
-        return max((sum(turn) for turn in turns), default=0.0)
+        return _rotations("the policy", max((sum(angle) for angle in angles), default=0.0))
 
     def plain(self) -> list[list[list[Any]]]:
         """The sub-policies as a policy file has them, magnitudes from 0 to 1."""
@@ -160,9 +166,9 @@ class RandAugment:
             raise InputError(f"the magnitude must be from 0 to 10, not {self.magnitude:g}")
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
-        return self.count * _degrees(RAND) * self.magnitude / 10
+    def reaches(self) -> dict[str, str]:
+        """Rotations, each of its operations being one."""
+        return _rotations("randaugment", self.count * _degrees(RAND) * self.magnitude / 10)
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
@@ -180,9 +186,9 @@ class TrivialAugment:
     stage: ClassVar[str] = "policy"
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
-        return _degrees(WIDE)
+    def reaches(self) -> dict[str, str]:
+        """Rotations."""
+        return _rotations("trivialaugment", _degrees(WIDE))
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""

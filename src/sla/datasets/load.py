@@ -102,7 +102,7 @@ def _splits(entry: Entry, held: dict[str, Dataset]) -> Splits:
 def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: str) -> Dataset:
     """The same images with targets numbered as in train."""
     if stray := sorted(set(part.classes) - set(classes)):
-        raise InputError(f"{folder}: {split} has class {stray[0]!r}, which train does not have")
+        raise InputError(f"{folder}: {split} has class {stray[0]!r}, which is missing from train")
     place = np.array([classes.index(name) for name in part.classes])
     return replace(part, targets=place[part.targets], classes=classes)
 

@@ -94,7 +94,7 @@ def read_mini_folders(folder: Path) -> dict[str, Listing]:
 def _labelled(source: Path, root: Path, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Listing:
     place = {name: index for index, name in enumerate(classes)}
     if stray := next((pair for pair in pairs if pair[1] not in place), None):
-        raise InputError(f"{source}: {stray[0]!r} is of class {stray[1]!r}, which train has not")
+        raise InputError(f"{source}: {stray[0]!r} is of class {stray[1]!r}, which is missing from train")
     return listing(source, root, [name for name, _ in pairs], [place[label] for _, label in pairs], classes)
 
 
