@@ -76,7 +76,7 @@ def test_normalize_by_channel():
     assert np.abs(out.numpy() - expected).max() < 2e-6
     assert torch.allclose(transforms.normalize(images / 255, mean, std), out, atol=2e-6)
     assert transforms.normalize(noise(2, channels=1), (0.5,), (0.5,)).abs().max() <= 1
-    with pytest.raises(InputError, match="3 means and 3 deviations for images of 1 channels"):
+    with pytest.raises(InputError, match="3 means and 3 stds for images with 1 channels"):
         transforms.normalize(noise(2, channels=1), mean, std)
 
 

@@ -140,7 +140,7 @@ def test_check_of_a_folder_with_a_corrupt_image(tmp_path: Path) -> None:
     assert "b.jpg (not an image" in result.stdout
     result = run("check", root, "--no-pixels")
     assert result.exit_code == 0
-    assert "broken images" not in result.stdout
+    assert "corrupt images" not in result.stdout
 
 
 def test_check_compares_with_the_whole(own_data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_class_subsets_that_cannot_be_are_refused():
         protocols.class_subset(dataset, ["d1"])
     with pytest.raises(InputError, match="class 2 is not one of 0 to 1"):
         protocols.class_subset(dataset, [2])
-    with pytest.raises(InputError, match="class 1 is asked for twice"):
+    with pytest.raises(InputError, match="class 1 is named twice"):
         protocols.class_subset(dataset, [0, 1, "c1"])
     with pytest.raises(InputError, match="at least one class"):
         protocols.class_subset(dataset, [])

@@ -1,6 +1,6 @@
-"""Label-keeping augmentation of whole batches on their device: each image has random parameters of its own.
+"""Label-keeping augmentation of whole batches on their device: each image has its own random parameters.
 
-An op draws the parameters for the pure functions of `transforms`; a pipeline puts ops into their fixed
+An op draws the parameters for the pure functions of `transforms`; a pipeline applies ops in their fixed
 order. Images are uint8 (B, C, H, W) until `Normalize`.
 """
 
@@ -27,7 +27,7 @@ from sla.augment.transforms import (
 from sla.errors import InputError, nearest
 from sla.sampling.draws import Draws
 
-MIRRORED, UPSIDE_DOWN = "horizontal flip", "vertical flip"  # elements of views; both are a half turn
+MIRRORED, UPSIDE_DOWN = "horizontal flip", "vertical flip"  # elements of views; together a rotation by 180
 STAGES = ("policy", "crop", "flip", "color", "normalize", "cutout")  # the order in which ops are applied
 
 
@@ -53,7 +53,7 @@ class RandomCrop:
     stage: ClassVar[str] = "crop"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.padding <= self.size:  # beyond it a window could miss the image
+        if not 0 <= self.padding <= self.size:  # with more, a window could miss the image
             raise InputError(f"padding must be from 0 to the crop's size {self.size}, not {self.padding}")
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A box of random area and shape, by the original picture's proportions, resampled to size x size."""
+    """A box of random area and shape, in the proportions of the original image, resampled to size x size."""
 
     size: int
     scale: tuple[float, float] = (0.08, 1.0)
@@ -117,7 +117,7 @@ class CenterWindow:
         """(B, C, H, W) -> (B, C, size, size)."""
         above, left = ((self.size - side) // 2 for side in images.shape[2:])
         below, right = self.size - images.shape[2] - above, self.size - images.shape[3] - left
-        return F.pad(images, [left, right, above, below])  # less than none cuts off
+        return F.pad(images, [left, right, above, below])  # a negative border cuts off
 
 
 @dataclass(frozen=True)
@@ -205,13 +205,13 @@ class ColorJitter:
         uniform = draws.uniform("color_jitter", 8)
         factors = torch.lerp(lowest, middle + strength, uniform[:, :4])
         order = uniform[:, 4:].argsort(1)
-        order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: spare its cost
+        order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: skip it
         return color_jitter(images, factors, order)
 
 
 @dataclass(frozen=True)
 class Normalize:
-    """(x - mean) / std by channel, of pixels in [0, 1]; uint8 becomes float32."""
+    """(x - mean) / std per channel, of pixels in [0, 1]; uint8 becomes float32."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -228,7 +228,7 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Cutout:
-    """A size x size box of zeros, which is the mean after `Normalize`; its centre may be any pixel."""
+    """A size x size box of zeros, which is the mean after `Normalize`; centred at any pixel."""
 
     size: int
     probability: float = 1.0
@@ -250,7 +250,7 @@ class Cutout:
 
 @dataclass(frozen=True)
 class RandomErasing:
-    """A box of zeros of random area and shape, somewhere inside, with the given probability."""
+    """A box of zeros of random area and shape inside the image, with the given probability."""
 
     probability: float = 0.5
     scale: tuple[float, float] = (0.02, 1 / 3)
@@ -275,7 +275,7 @@ class RandomErasing:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Ops in the order of their STAGES, whatever order they are given in; the result is float32."""
+    """Ops, applied in the order of STAGES whatever order they are given in; the result is float32."""
 
     ops: tuple[Op, ...]
 

@@ -42,7 +42,7 @@ def obtain(
 ) -> str:
     """Download a dataset as the folder `target` by the first route that works; returns its title.
 
-    Nothing appears at `target` unless it is whole, every known checksum agrees, and `accept`, called with
+    Nothing appears at `target` unless it is complete, every known checksum matches, and `accept`, called with
     the folder as it will be, raises no InputError.
     """
     failures = []

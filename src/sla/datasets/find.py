@@ -1,4 +1,4 @@
-"""Datasets by name: where one lies on this machine, and getting one; imports no torch."""
+"""Datasets by name: where one lies on this machine, and downloading one; imports no torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from sla.progress import Advance, as_progress
 
 
 class Got(NamedTuple):
-    """Where a dataset lies, and how it came there."""
+    """Where a dataset lies, and where it came from."""
 
     folder: Path
     route: str

@@ -16,7 +16,7 @@ from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.paths import Paths
 
 VERSION = 1
-SETTLED_NS = 3_000_000_000  # the coarsest clock of a file system, and some
+SETTLED_NS = 3_000_000_000  # more than the coarsest clock of a file system
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Index:
         return len(self.targets)
 
     def is_current(self) -> bool:
-        """Whether no source has changed since, so far as its times can show that."""
+        """Whether no source has changed since, as far as modification times can show."""
         try:
             now = np.array([stamp(os.stat(source), time.time_ns()) for source in self.sources])
         except OSError:
@@ -55,7 +55,7 @@ class IndexBuilder:
         return len(self.ends)
 
     def add(self, path: str, label: str, split: int) -> None:
-        """One more image: its path relative to the root, its class, its place in SPLIT_NAMES."""
+        """Add an image: its path relative to the root, its class, its place in SPLIT_NAMES."""
         self.names += os.fsencode(path)
         self.ends.append(len(self.names))
         self.targets.append(self.classes.setdefault(label, len(self.classes)))

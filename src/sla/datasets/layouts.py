@@ -51,7 +51,7 @@ def layouts_of(entry: Entry) -> list[Layout]:
 
 
 def find_layout(entry: Entry, roots: Iterable[Path]) -> tuple[Path, Layout] | None:
-    """The first folder in or below these that lies as this dataset does."""
+    """The first folder in or below these that has a layout of this dataset."""
     for root in roots:
         for folder in (*(root / name for name in entry.folders), root):
             for layout in layouts_of(entry):
@@ -61,7 +61,7 @@ def find_layout(entry: Entry, roots: Iterable[Path]) -> tuple[Path, Layout] | No
 
 
 def expected_layout(entry: Entry) -> str:
-    """What would have been found, in words."""
+    """The layouts that are searched for, in words."""
     marks = (" and ".join(mark.rstrip("*") for mark in layout.marks) for layout in layouts_of(entry))
     return f"{entry.folders[0]}/ with {' or '.join(marks)}"
 

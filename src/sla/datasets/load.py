@@ -145,7 +145,7 @@ def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
 
 
 def _warn_of_differences(entry: Entry, splits: Splits, folder: Path) -> None:
-    """A warning where images or classes are fewer, or more, than the whole dataset's."""
+    """Warn if there are fewer, or more, images or classes than in the whole dataset."""
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     found = {name: len(part) for name, part in parts.items() if part is not None}
     if entry.few_shot:

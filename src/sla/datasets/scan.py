@@ -25,7 +25,7 @@ _recent: dict[tuple[Path, str], Index] = {}
 
 
 def open_index(path: str | Path, index_dir: Path | None = None) -> Index:
-    """The index of a folder or CSV: one from before while none of its folders has changed, else a new one.
+    """The index of a folder or CSV: an earlier one while none of its folders has changed, else a new one.
 
     It is held in memory, and saved in the package's cache folder, never in the data.
     """

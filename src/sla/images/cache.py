@@ -20,7 +20,7 @@ from sla.images.paths import Paths
 from sla.images.store import Pixels, Rows
 from sla.progress import QUIET, Progress
 
-DECODER = 1  # raise it when the same file would decode to other pixels
+DECODER = 1  # increase it when the same file would decode to other pixels
 SAVED_BYTES = 64 << 20  # of new pixels between two points from which a build can resume
 
 
@@ -75,16 +75,16 @@ def build_cache(files: FileImages, folder: Path, name: str, *, progress: Progres
     state = hashlib.blake2b(keys.tobytes(), digest_size=8).hexdigest()
     stem = f"{name}-{files.size[0]}x{files.size[1]}"
     path = folder / f"{stem}-{state}.npy"
-    with contextlib.suppress(OSError, ValueError):  # absent, or cut short
+    with contextlib.suppress(OSError, ValueError):  # absent or truncated
         return CachedImages(path, files.paths, files.size)
     try:
         with exclusive(folder / f"{stem}.lock"):
-            with contextlib.suppress(OSError, ValueError):  # made while we waited
+            with contextlib.suppress(OSError, ValueError):  # built while we waited
                 return CachedImages(path, files.paths, files.size)
             others = [f for f in folder.iterdir() if f.name.startswith(f"{stem}-") and state not in f.name]
             _fill(files, path, keys, _longest(others, row_type(files.size)), progress)
             for outdated in others:
-                with contextlib.suppress(OSError):  # open elsewhere, on a system that minds
+                with contextlib.suppress(OSError):  # open elsewhere, on a system that refuses
                     outdated.unlink()
     except OSError as error:
         raise SLAError(f"{shown(folder)}: the image cache cannot be written: {error.strerror}") from error
@@ -145,7 +145,7 @@ def _row_maker(files: FileImages, keys: np.ndarray, old: np.ndarray) -> Callable
 
 
 def _longest(files: list[Path], kind: np.dtype) -> np.ndarray:
-    """The rows of the fullest of these caches, finished or not."""
+    """The rows of the most complete of these caches, finished or not."""
     best = np.empty(0, kind)
     for path in files:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, "rb") as file:

@@ -70,7 +70,7 @@ def load_into_memory(
 ) -> ArrayImages:
     """All images decoded once, in threads.
 
-    Pillow decodes outside the interpreter's lock: on 4,000 pictures of CUB two threads took 2.7 s, two
+    Pillow decodes outside the interpreter's lock: on 4,000 images of CUB two threads took 2.7 s, two
     forked processes 2.8 s and two spawned ones 8.9 s.
     """
     pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
@@ -98,7 +98,7 @@ def find_bad(
 
 
 def readable_rows(files: FileImages) -> list[int]:
-    """The rows that can be read; each of the others is named in a warning."""
+    """The readable rows; each of the others is named in a warning."""
     bad: dict[int, str] = {}
     for _, reasons in find_bad(files, range(len(files))):
         bad |= reasons

@@ -1,4 +1,4 @@
-"""Many paths below one folder, compactly; imports no torch."""
+"""Many paths below one folder, stored compactly; imports no torch."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ class Paths(Sequence[str]):
     """Paths of files below a root, in two arrays.
 
     The bytes of all names lie end to end. A million of 40 bytes take 48 MB, pickle in one copy, and stay
-    shared with forked workers, where reading a list of str would copy its pages by counting references.
+    shared with forked workers, where a list of str would be copied page by page by reference counting.
     """
 
     def __init__(self, root: str | Path, names: np.ndarray, ends: np.ndarray) -> None:
@@ -55,7 +55,7 @@ class Paths(Sequence[str]):
         return Paths(self.root, self.names[np.repeat(mask, lengths)], np.cumsum(lengths[mask]))
 
     def keys(self) -> np.ndarray:
-        """uint64 (n,) from name, size and time of change: another key, another picture. 0: not there."""
+        """uint64 (n,) from name, size and modification time: a change gives another key. 0: no such file."""
         digests, root, names, start = bytearray(), os.fsencode(self.root), self.names.tobytes(), 0
         for end in self.ends:
             name, start = names[start:end], end

@@ -48,7 +48,7 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
                 )
     if set(classes) != set(range(1, count + 1)):
         missing = min(set(range(1, count + 1)) - set(classes), default=0)
-        raise InputError(f"{folder / 'train_list.mat'}: labels run to {count}, but none is {missing}")
+        raise InputError(f"{folder / 'train_list.mat'}: labels go up to {count}, but {missing} is missing")
     ordered = tuple(classes[label] for label in sorted(classes))
     return {
         part: listing(folder / f"{part}_list.mat", folder / "Images", names, (labels - 1).tolist(), ordered)
@@ -57,7 +57,7 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
 
 
 def read_mit67(folder: Path) -> dict[str, Listing]:
-    """MIT67: `TrainImages.txt` and `TestImages.txt`, a path `class/file` a line, images below `Images/`."""
+    """MIT67: `TrainImages.txt` and `TestImages.txt`, `class/file` per line, images below `Images/`."""
     names = {part: read_lines(folder / f"{part.title()}Images.txt") for part in ("train", "test")}
     for part, lines in names.items():
         if wrong := next((line for line in lines if line.count("/") != 1), None):

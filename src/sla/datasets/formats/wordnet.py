@@ -30,7 +30,7 @@ def class_lists(name: str) -> dict[str, list[str]]:
 def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: str) -> dict[str, Listing]:
     """Plain `<split>/<class>/<image>`; `splits` says which folder is which split.
 
-    Class folders must be named as this dataset's are, or it is another one.
+    Class folders must be named as in this dataset, or it is another one.
     """
     parts = {}
     for split, name in splits.items():
@@ -45,7 +45,7 @@ def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: st
 
 
 def read_tiny(folder: Path) -> dict[str, Listing]:
-    """tiny-ImageNet as its owner gives it: `val_annotations.txt` has the labels of val, the test part."""
+    """tiny-ImageNet as published: `val_annotations.txt` has the labels of val, the test part."""
     notes = folder / "val" / "val_annotations.txt"
     train = read_folders(folder, {"train": "train"}, WORDNET, "'n01443537'")["train"]
     rows = [line.split("\t") for line in read_lines(notes)]
@@ -99,7 +99,7 @@ def _labelled(source: Path, root: Path, pairs: Sequence[tuple[str, str]], classe
 
 
 def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
-    """(file, class) of the flat val folder, from whichever of the owner's label files is there."""
+    """(file, class) of the flat val folder, from whichever of the owner's label files exists."""
     top = folder.parent.parent  # of ILSVRC/Data/CLS-LOC
     for solution in (top.parent / "LOC_val_solution.csv", top / "LOC_val_solution.csv"):
         if solution.is_file():
@@ -133,7 +133,7 @@ def _synsets(path: Path) -> list[dict[str, Any]]:
 
 
 def _pickles(folder: Path, pattern: str, train: str) -> dict[str, Path]:
-    """The file of each split, by the names it goes by."""
+    """The file of each split, by its usual names."""
     held = {}
     for split, names in {"train": (train,), "val": ("val", "validation"), "test": ("test",)}.items():
         files = [folder / pattern.format(name) for name in names]
