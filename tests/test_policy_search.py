@@ -138,8 +138,8 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
     [
         (["absent"], "absent"),
         (["digits", "--backbone", "resnet9"], "resnet9"),
-        (["digits", "--augment", "autoaugment"], "one is what is searched for"),
-        (["digits", "--augment", "cutout(99)"], "at most that of the picture"),
+        (["digits", "--augment", "autoaugment"], "the search itself finds a policy"),
+        (["digits", "--augment", "cutout(99)"], "at most that of the image"),
     ],
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):

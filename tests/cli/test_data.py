@@ -40,7 +40,7 @@ def photos(root: Path) -> Path:
     return root
 
 
-def test_list_is_plain_lines_when_nobody_looks(own_data_folder: Path) -> None:
+def test_list_is_plain_lines_without_a_terminal(own_data_folder: Path) -> None:
     cifar10(own_data_folder / "cifar-10-batches-bin")
     lines = [line.split("\t") for line in run("list").stdout.splitlines()]
     assert [line[0] for line in lines[1:]] == list(CATALOGUE)

@@ -106,7 +106,7 @@ def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monk
         assert stopped.value.code == 2
         said = capsys.readouterr().err
         assert f"{file.name}: not an image" in said
-        assert "(`--on-bad-image skip`) leaves such files out" in said
+        assert "(`--on-bad-image skip`) skips such files" in said
         assert "sla train" not in said
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--on-bad-image", "skip"])

@@ -110,7 +110,7 @@ def test_the_first_bad_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert threading.active_count() == before  # no thread is left behind
 
 
-def test_find_bad_looks_at_the_rows_asked(tmp_path: Path) -> None:
+def test_find_bad_decodes_the_given_rows(tmp_path: Path) -> None:
     names = make_files(tmp_path, 2 * CHUNK)
     for row in (3, 7, CHUNK + 9):
         (tmp_path / names[row]).write_bytes(b"")
