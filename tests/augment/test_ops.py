@@ -8,15 +8,7 @@ import torch
 from PIL import Image, ImageEnhance
 
 from sla.augment import transforms
-from sla.augment.ops import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Pipeline,
-    RandomCrop,
-    RandomResizedCrop,
-)
+from sla.augment.ops import CenterCrop, ColorJitter, Flip, Normalize, Pipeline, RandomCrop, RandomResizedCrop
 from sla.errors import InputError
 from sla.sampling.draws import Draws
 

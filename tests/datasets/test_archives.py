@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sla.datasets.archives import gunzip, unpack
+from sla.datasets.archives import gunzip, new_folder, unpack_into
 from sla.errors import InputError
+
+
+def unpack(archive: Path, target: Path, **limits: int) -> None:
+    with new_folder(target) as folder:
+        unpack_into(archive, folder, **limits)
 
 
 def tar(path: Path, *members: tuple[str, bytes | None, dict], mode: str = "w") -> Path:

@@ -6,10 +6,7 @@ from sla.sampling.draws import Draws, generator, seed_of
 def test_parts_of_a_batch_are_cut_from_the_same_numbers():
     whole = Draws(seed=3, step=7, batch_size=12)
     parts = [Draws(3, 7, 12, start, start + 4) for start in (0, 4, 8)]
-    for draw in (
-        lambda d: d.uniform("a", 5),
-        lambda d: d.integers("a", 9, 5),
-    ):
+    for draw in (lambda d: d.uniform("a", 5), lambda d: d.integers("a", 9, 5)):
         joined = torch.cat([draw(part) for part in parts])
         assert joined.shape == (12, 5)
         assert torch.equal(joined, draw(whole))

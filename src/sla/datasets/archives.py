@@ -31,15 +31,6 @@ BAD_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # th
 OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
-def unpack(
-    archive: str | Path, target: str | Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
-) -> Path:
-    """A tar (plain, gz, bz2, xz) or zip archive unpacked as the new folder `target`: whole, or not at all."""
-    with new_folder(target) as folder:
-        unpack_into(archive, folder, max_bytes=max_bytes, max_files=max_files)
-    return Path(target)
-
-
 @contextlib.contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
     """A temporary folder beside `target`: renamed to it when the block succeeds, removed otherwise."""
@@ -61,7 +52,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
 def unpack_into(
     archive: str | Path, folder: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
 ) -> None:
-    """Unpack into an existing folder, which must contain no links.
+    """Unpack a tar (plain, gz, bz2, xz) or zip archive into an existing folder, which must contain no links.
 
     Refused with one line: `..`, absolute paths, links, devices, more than `max_bytes` or `max_files`.
     """

@@ -35,10 +35,7 @@ class DownloadError(SLAError):
 
 
 def obtain(
-    entry: Entry,
-    target: Path,
-    progress: Advance = QUIET,
-    accept: Callable[[Path], None] | None = None,
+    entry: Entry, target: Path, progress: Advance = QUIET, accept: Callable[[Path], None] | None = None
 ) -> str:
     """Download a dataset as the folder `target` by the first route that works; returns its title.
 
@@ -69,12 +66,7 @@ def obtain(
 
 
 def fetch(
-    url: str,
-    target: Path,
-    *,
-    size: int | None = None,
-    checksum: str | None = None,
-    progress: Advance = QUIET,
+    url: str, target: Path, *, size: int | None = None, checksum: str | None = None, progress: Advance = QUIET
 ) -> Path:
     """One file over https (plain http from this machine only), resumed where it stopped before.
 

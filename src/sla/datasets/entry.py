@@ -61,7 +61,7 @@ class PaperPreprocessing(_Checked):
 class ClassFolders(_Checked):
     """Images in `<split folder>/<class>/`: which folder is which split, and how class folders are named."""
 
-    splits: dict[str, str]
+    splits: dict[str, str] = field(default_factory=dict)  # empty: each split's own name
     pattern: str = ".+"  # a regular expression; folders named otherwise belong to another dataset
     example: str = ""
 

@@ -46,8 +46,9 @@ def layouts_of(entry: Entry) -> list[Layout]:
         if isinstance(layout, str) and layout not in LAYOUTS:
             raise InputError(f"{entry.name}: unknown layout {layout!r}{nearest(layout, list(LAYOUTS))}")
         found.append(LAYOUTS[layout] if isinstance(layout, str) else layout)
-    folders = entry.class_folders or ClassFolders({split: split for split in entry.splits})
-    return [*found, _class_folders(folders)] if entry.class_folders or not found else found
+    if entry.class_folders or not found:
+        found.append(_class_folders(entry, entry.class_folders or ClassFolders()))
+    return found
 
 
 def find_layout(entry: Entry, roots: Iterable[Path]) -> tuple[Path, Layout] | None:
@@ -66,8 +67,7 @@ def expected_layout(entry: Entry) -> str:
     return f"{entry.folders[0]}/ with {' or '.join(marks)}"
 
 
-def _class_folders(given: ClassFolders) -> Layout:
-    read = partial(
-        wordnet.read_folders, splits=given.splits, pattern=given.pattern, example=repr(given.example)
-    )
-    return Layout(tuple(f"{folder}/" for folder in given.splits.values()), read)
+def _class_folders(entry: Entry, given: ClassFolders) -> Layout:
+    splits = given.splits or {split: split for split in entry.splits}
+    read = partial(wordnet.read_folders, splits=splits, pattern=given.pattern, example=repr(given.example))
+    return Layout(tuple(f"{folder}/" for folder in splits.values()), read)

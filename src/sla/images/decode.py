@@ -13,15 +13,7 @@ from PIL import Image
 from sla.disk import reason
 from sla.errors import InputError, shown
 
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "BMP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # plain rasters: none runs a program
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs a program
 MAX_PIXELS = 178_956_970  # Pillow's own limit; 512 MiB as RGB
 REDUCING_GAP = 2.0  # a huge image is first reduced cheaply, to at least this many times the final size
 
