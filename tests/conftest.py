@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -51,3 +52,13 @@ def baseline_run(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("baseline") / "digits"
     return sla.fit("digits", folder, method__name="baseline", **TINY)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of packed real datasets beside the repository, or where SLA_SHARED_DATA says."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SLA_SHARED_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"the packed real datasets are not in {folder} (SLA_SHARED_DATA)")
+    return folder

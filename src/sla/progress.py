@@ -1,5 +1,9 @@
 """What long work tells whoever waits for it: one object goes through every call that takes its time."""
 
+from collections.abc import Callable
+
+Advance = Callable[[str, int, int | None], None]  # what, done, total: a `Progress` is one
+
 
 class Progress:
     """Receives messages, the state of a pass, and training steps; shows nothing. Subclass it to show them."""
@@ -19,3 +23,12 @@ class Progress:
 
 
 QUIET = Progress()
+
+
+def as_progress(given: Advance | None) -> Progress:
+    """A `Progress` as it is; QUIET for None; a plain function receives what `advance` is called with."""
+    if given is None or isinstance(given, Progress):
+        return given or QUIET
+    watcher = Progress()
+    watcher.advance = given  # type: ignore[method-assign, assignment]
+    return watcher

@@ -106,7 +106,7 @@ def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monk
         assert stopped.value.code == 2
         said = capsys.readouterr().err
         assert f"{file.name}: not an image" in said
-        assert "(`--on-bad-image skip`) leaves such files out" in said
+        assert "(`--on-bad-image skip`) skips such files" in said
         assert "sla train" not in said
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--on-bad-image", "skip"])
@@ -181,7 +181,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
     ("words", "line"),
     [
         (["train"], "no data given"),
-        (["train", "nowhere"], "'nowhere' is no folder here and no dataset's name"),
+        (["train", "nowhere"], "'nowhere' is neither a folder nor the name of a dataset"),
         (["train", "digitz"], "did you mean 'digits'?"),
         (["train", "digits", "--method", "slaa"], "method.name"),
         (["train", "digits", "--views", "rot5"], "did you mean 'rot4'"),
@@ -285,7 +285,7 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
     told = capsys.readouterr()
     assert stopped.value.code == 0
     (note,) = told.err.splitlines()
-    assert f"sla: note: left out {folder / 'deep' / '2.png'}: " in note
+    assert f"sla: note: skipped {folder / 'deep' / '2.png'}: " in note
     expected = sla("predict", run, pictures, "--json").replace(str(pictures), str(folder)).splitlines()
     found = [json.loads(line) for line in told.out.splitlines()]
     wanted = [line for line in map(json.loads, expected) if not line["file"].endswith("2.png")]
@@ -294,7 +294,7 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
     with pytest.raises(SystemExit) as stopped:
         main(["predict", str(run), str(folder / "deep" / "2.png"), "--on-bad-image", "skip"])
     assert stopped.value.code == 2
-    assert "none of the 1 pictures can be read" in capsys.readouterr().err
+    assert "none of the 1 images is readable" in capsys.readouterr().err
 
 
 def test_a_run_refuses_what_it_cannot_do(run, tmp_path):

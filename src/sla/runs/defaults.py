@@ -109,7 +109,7 @@ def choose_input(config: Tree, splits: Splits) -> Tree:
 def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
     """Say where an augmentation that keeps the label makes of an image what one of its views is."""
     pipeline, _ = build_pipelines(config)
-    for contradiction in find_contradictions(pipeline, views.names):
+    for contradiction in find_contradictions(pipeline, views.elements):
         what = f"augment {config.augment!r} contains a view of {views.text}"
         warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 

@@ -19,6 +19,7 @@ from sla.errors import InputError
 from sla.images.files import in_threads
 from sla.images.storage import OnBadImage
 from sla.images.store import ArrayImages, Dataset
+from sla.progress import as_progress
 from sla.runs.defaults import TINY, has_pretrained, native_size
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import EvalLoader, TrainLoader
@@ -211,7 +212,7 @@ def _small(dataset: Dataset, most: int, size: int, tell: Progress) -> Dataset:
     parts = []
     threads = 1 if dataset.images.in_memory else None
     for part, (images, aspect) in in_threads(
-        dataset.read, places, threads=threads, progress=lambda *far: tell("reading images", *far)
+        dataset.read, places, threads=threads, progress=as_progress(tell)
     ):
         if images.shape[2:] != (size, size):
             images = CenterCrop(size)(images, Draws(0, 0, len(part)), aspect)
