@@ -66,8 +66,9 @@ def keys_page() -> str:
     """Every key of every task, as `--set` and a configuration file take them."""
     lines = ["# Every key of a run", "", NOTE, ""]
     lines += [
-        "`sla train --set KEY=VALUE`, a file given by `--config`, and `config.yaml` in a run's folder have the same",
-        "keys. A key without a default is chosen to fit the images and the machine, and said before training.",
+        "`sla train --set KEY=VALUE`, a file given by `--config`, and `config.yaml` in a run's folder have the",
+        "same keys. A key without a default is chosen to fit the images and the machine, and said before",
+        "training.",
     ]
     for task in TASKS.values():
         lines += ["", f"## task: {task.name}", "", "| key | default | meaning |", "|---|---|---|"]
