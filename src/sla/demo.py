@@ -5,12 +5,13 @@ Measured on two cores: the table that `sla demo` prints, in the time that it say
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from sla.progress import QUIET, Progress
 from sla.stats import Interval, mean_sd, paired
 
 PER_CLASS = 5
@@ -99,20 +100,20 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     }
 
 
-def run(
-    minutes: float, seeds: int | None = None, progress: Callable[[int, int, float], None] | None = None
-) -> Results:
+def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) -> Results:
     """Train every method on as many seeds as the minutes allow (at least five), or on `seeds` of them.
 
     Seeds are 0, 1, 2, ... in order; a seed counts when all its methods are done. `progress` gets the finished
-    trainings, how many more are sure to come, and the seconds since the start.
+    trainings, of how many where `seeds` are given.
     """
     start, results = time.monotonic(), Results()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     running: dict[int, list[Future[dict[str, float]]]] = {}
 
-    def finished() -> int:
-        return results.seeds * len(METHODS) + sum(f.done() for futures in running.values() for f in futures)
+    def report() -> None:
+        done = sum(future.done() for futures in running.values() for future in futures)
+        total = None if seeds is None else seeds * len(METHODS)
+        progress.advance("models trained", results.seeds * len(METHODS) + done, total)
 
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         wanted = _seeds_to_run(start, minutes, seeds, results)
@@ -122,10 +123,10 @@ def run(
                 # Two seeds in the queue keep every core busy; more would overrun the minutes.
                 while len(running) >= 2:
                     _collect(running, results)
-                    _tell(progress, finished(), len(running) * len(METHODS), start)
+                    report()
             while running:
                 _collect(running, results)
-                _tell(progress, finished(), 0, start)
+                report()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -155,11 +156,6 @@ def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Result
         for inference, accuracy in future.result().items():
             results.accuracy.setdefault((method, inference), []).append(accuracy)
     results.seeds += 1
-
-
-def _tell(progress: Callable[[int, int, float], None] | None, done: int, more: int, start: float) -> None:
-    if progress is not None:
-        progress(done, more, time.monotonic() - start)
 
 
 def summary(results: Results) -> str:

@@ -2,7 +2,7 @@
 
 
 class Progress:
-    """Receives messages, how far a pass is, and the steps of a training; shows nothing. Subclass to show it."""
+    """Receives messages, how far a pass is, and the steps of a training; shows nothing: subclass it."""
 
     def message(self, text: str) -> None:
         """A line that stays: what was found, chosen or finished."""

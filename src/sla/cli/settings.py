@@ -1,23 +1,31 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sla.errors import InputError
 
-if TYPE_CHECKING:
-    from sla.runs.config import Part
-
 
 def make_tree(
-    kind: "type[Part]", given: dict[str, Any], assign: list[str] | None, file: Path | None = None
+    given: dict[str, Any], assign: list[str] | None, file: Path | None = None, task: str | None = None
 ) -> dict[str, Any]:
-    """What a file says, then the options that were given, then `--set`."""
-    from sla.runs.config import parse_assignment, read_config, with_values
+    """What a file says, then the options that were given, then `--set`.
+
+    `task` is that of the command; by default the file says it, or it is a classifier.
+    """
+    from sla.runs.config import parse_assignment, read_config, task_name
+    from sla.tasks.registry import with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
-    return with_values(read_config(file) if file else {}, named, kind)
+    tree = read_config(file) if file else {}
+    if task is not None:
+        if file and tree.get("task", task) != task:
+            raise InputError(
+                f"{file}: of task {task_name(tree)}, not {task}: sla train --config takes any task"
+            )
+        tree = {"task": task, **tree}
+    return with_values(tree, named)
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

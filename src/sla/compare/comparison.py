@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,22 +12,23 @@ import torch
 from torch import Tensor
 
 from sla.compare.shared_images import SharedImages, open_runs
-from sla.datasets.download import Progress
 from sla.errors import shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
-from sla.runs.config import Config, keys
+from sla.progress import QUIET, Progress
+from sla.runs.config import keys
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
-MOST_SAID = 3  # differences told one by one in the summary
+MOST_SAID = 3  # differences described one by one in the summary
 RISK = 0.05  # a difference is called clear when chance alone would give it less often than this
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run with one kind of inference, and what it answered: classes (n,), and how sure it was (n,)."""
+    """A run with one kind of inference, and what it answered: classes (n,), and its confidence (n,)."""
 
     run: Run
     inference: str
@@ -115,15 +116,15 @@ class Comparison:
         ]
 
     def flipped(self, place: int) -> tuple[list[int], list[int]]:
-        """The images that an entry gained and lost against the first; the surest wrong answer comes first."""
+        """The images that an entry gained and lost against the first; the most confident mistakes first."""
         first, other = self.entries[0], self.entries[place]
         gained, lost = self.right[place] & ~self.right[0], ~self.right[place] & self.right[0]
 
-        def surest(checkpoint: Tensor, wrong: Entry) -> list[int]:
-            found = checkpoint.nonzero().squeeze(1)
+        def most_confident(flips: Tensor, wrong: Entry) -> list[int]:
+            found = flips.nonzero().squeeze(1)
             return found[wrong.confidence[found].argsort(descending=True, stable=True)].tolist()
 
-        return surest(gained, first), surest(lost, other)
+        return most_confident(gained, first), most_confident(lost, other)
 
     @cached_property
     def groups(self) -> list[SeedGroup]:
@@ -148,7 +149,7 @@ class Comparison:
     def settings(self) -> dict[str, list[Any]]:
         """The keys of the configuration that are not alike, with the value of each entry."""
         trees = [_values(entry.run.config) for entry in self.entries]
-        columns = {key: [tree[key] for tree in trees] for key in keys()}
+        columns = {key: [tree[key] for tree in trees] for key in keys(ClassifierConfig)}
         return {key: values for key, values in columns.items() if any(v != values[0] for v in values)}
 
     def summary(self) -> str:
@@ -179,10 +180,10 @@ def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def _values(config: Config) -> dict[str, Any]:
+def _values(config: ClassifierConfig) -> dict[str, Any]:
     """Every key of a configuration with its value, as plain values."""
     tree, found = config.model_dump(mode="json"), {}
-    for key in keys():
+    for key in keys(ClassifierConfig):
         part, _, name = key.rpartition(".")
         found[key] = (tree[part] if part else tree)[name]
     return found
@@ -195,19 +196,20 @@ def compare(
     checkpoint: str = "last",
     data: str | Path | None = None,
     on_bad_image: OnBadImage | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Comparison:
     """Open runs, each `FOLDER` or `FOLDER:KIND`, and put the same images to all of them.
 
     The images are the first run's own test images (or held-out ones), or those of `data`; the kind of
-    inference is the one named, else `how`, else each run's headline.
+    inference is the one named, else `inference`, else each run's headline.
     """
     runs, kinds = open_runs(names, inference, checkpoint)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
     outputs = {
         run: run.evaluate(
             images.of[run],
-            partial(progress, f"looking at the images with {shown(run.folder)}") if progress else None,
+            progress,
+            what=f"evaluating {shown(run.folder)}",
             inferences=tuple(kind for one, kind in zip(runs, kinds, strict=True) if one is run),
         )
         for run in images.of

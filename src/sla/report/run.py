@@ -2,17 +2,16 @@
 
 import math
 import shlex
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from sla.datasets.download import Progress
 from sla.errors import InputError, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.labels import join_labels
+from sla.progress import QUIET, Progress
 from sla.report import html
 from sla.report.calibration import calibration_part, most_confident_mistakes
 from sla.report.charts import Series, Strip, line_chart, strip_chart
@@ -40,7 +39,7 @@ def write_run_page(
     run: Run,
     path: Path,
     data: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> str:
     """Evaluate the run and write its page; returns the page's first sentences."""
@@ -48,7 +47,7 @@ def write_run_page(
     dataset = same_classes(dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
-    outputs = run.evaluate(dataset, partial(progress, "looking at the images") if progress else None)
+    outputs = run.evaluate(dataset, progress)
     html.write(path, run_page(run, dataset, outputs, what))
     return lead(run, outputs, dataset, what)
 
@@ -56,7 +55,7 @@ def write_run_page(
 def images_of(
     run: Run,
     data: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> tuple[Dataset, str]:
     """What to report on and its name: the data given, else the run's test images, else its held-out ones."""

@@ -21,7 +21,7 @@ from sla.errors import InputError, SLAError, shown
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import Watch, read_finished, run_job
-from sla.session import StoppedError
+from sla.runs.signals import StoppedError
 
 STOPPED = "stopped; the same command goes on where it was"
 POLL = 0.5  # seconds between two looks at the workers

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from sla.disk import exclusive, replacing
+from sla.progress import Progress
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
-from sla.runs.config import make_config, with_values
-from sla.tasks.classifier.result import describe_origin
+from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config, with_values
 
 Watch = Callable[[int, int], None]  # steps done, steps in all
 
@@ -58,6 +59,21 @@ def _do(job: Job, out: Path, watch: Watch | None) -> Record:
     return record
 
 
+class _Watched(Progress):
+    """Steps of a training and images evaluated, as far as somebody watches; reading images is not counted."""
+
+    def __init__(self, watch: Watch | None) -> None:
+        self.watch = watch
+
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        if self.watch is not None:
+            self.watch(done, total)
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        if self.watch is not None and what.startswith("evaluating") and total:
+            self.watch(done, total)
+
+
 def read_finished(job: Job, out: Path) -> Record | None:
     """The record of a job that was finished in this folder."""
     path = folder_of(job, out) / "record.json"
@@ -72,8 +88,7 @@ def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 
     folder = folder_of(job, out)
     config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
-    step = None if watch is None else lambda done, total, row: watch(done, total)
-    run = train(config, folder, resume=(folder / "config.yaml").is_file(), watch=step)
+    run = train(config, folder, resume=(folder / "config.yaml").is_file(), progress=_Watched(watch))
     result = run.result
     values: dict[str, Any] = {
         f"{checkpoint}_{inference}": scores["top1"]
@@ -96,7 +111,7 @@ def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 
     records, runs = _members(job, out)
     inference = job.settings["how"]
-    outputs = evaluate_ensemble(runs, inference=inference, tick=watch)
+    outputs = evaluate_ensemble(runs, inference=inference, progress=_Watched(watch))
     return {
         f"last_{inference}": outputs.scores()["ensemble"]["top1"],
         "training_flop": sum(record.training_flop or 0 for record in records),
@@ -107,7 +122,7 @@ def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 def _ten_crop(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     """The member on ten crops of each test image."""
     (record,), (run,) = _members(job, out)
-    outputs = run.ten_crop(run.dataset(), tick=watch)
+    outputs = run.ten_crop(run.dataset(), progress=_Watched(watch))
     return {
         "more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]},
         "training_flop": record.training_flop,
@@ -145,14 +160,12 @@ def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
 
 def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     """Episodes to learn, then the mean accuracy over the same test episodes for every method and seed."""
-    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.tasks.fewshot.session import train_fewshot
+    from sla.session import train
 
     folder = folder_of(job, out)
-    tree = with_values({}, dict(job.settings) | {"run.seed": job.seed}, FewShotConfig)
-    step = None if watch is None else lambda done, total, row: watch(done, total)
+    tree = with_values({"task": "fewshot"}, dict(job.settings) | {"run.seed": job.seed})
     resume = (folder / "config.yaml").is_file()
-    result = train_fewshot(make_fewshot_config(tree), folder, resume=resume, watch=step).result
+    result = train(make_config(tree), folder, resume=resume, progress=_Watched(watch)).result
     more = {
         f"{shot}-shot {inference}": scores["top1"]
         for shot, kinds in result["accuracies"]["last"]["test"].items()

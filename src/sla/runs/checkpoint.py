@@ -1,7 +1,7 @@
-"""Checkpoints: a folder that appears whole or not at all, with weights to use and the state to go on from.
+"""Checkpoints: a folder that appears whole or not at all, with weights to use and the state to resume from.
 
 `checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
-`state.safetensors` beside it has what a resumed run needs besides: optimiser, moving average, sums since the
+`state.safetensors` beside it has what else a resumed run needs: optimiser, moving average, sums since the
 last row. Neither can run code. The random state needs no keeping: every draw follows from seed and step.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sla.disk import to_disk
 from sla.errors import InputError
+from sla.model_file import read_model_file
 
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
@@ -72,6 +72,11 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
+def step_of(checkpoint: Path) -> int:
+    """The steps done when it was written, by its name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def find_checkpoint(folder: Path, kind: str) -> Path | None:
     """The newest checkpoint of a kind; one that is there is whole."""
     found = _all(folder, kind)
@@ -81,11 +86,10 @@ def find_checkpoint(folder: Path, kind: str) -> Path | None:
 def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
     """The position and the tensors that `save_checkpoint` got."""
     path = checkpoint / STATE
+    described, tensors = read_model_file(path, "the state of a run", ("position",))
     try:
-        with safe_open(path, framework="pt") as file:
-            position = Position(**json.loads(file.metadata()["position"]))
-            return position, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        return Position(**described), tensors
+    except TypeError:
         raise InputError(f"{path}: not the state of a run") from None
 
 

@@ -11,7 +11,8 @@ from sla.images.cache import CachedImages
 from sla.images.decode import BadImageError, read_size
 from sla.images.files import FileImages
 from sla.images.store import Dataset
-from sla.tasks.classifier.plan import Plan
+from sla.runs.plan import Plan
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.view_accuracy import spread
 
 HEADERS = 64  # files whose headers say their size
@@ -21,7 +22,7 @@ TAIL = 4096  # bytes at the end of a file: compressed pixels, which no two photo
 NAMES = {"train": "training", "val": "held-out", "test": "test"}
 
 
-def describe_data(plan: Plan) -> Iterator[str]:
+def describe_data(plan: Plan[ClassifierConfig]) -> Iterator[str]:
     """Lines about classes, counts, sizes, balance, and images that are in two splits."""
     splits = {name: part for name in NAMES if (part := getattr(plan, name)) is not None}
     counted = ", ".join(f"{len(part):,} {NAMES[name]}" for name, part in splits.items())

@@ -11,8 +11,8 @@ from torch import Tensor
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset
+from sla.runs.evaluation import iterate_eval
 from sla.stats import Interval, share
-from sla.tasks.classifier.evaluation import iterate_eval
 from sla.views import Product, Views
 
 # Of the way from guessing (0) to never wrong (1). Where the lines lie is a judgement: docs/views.md.
