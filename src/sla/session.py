@@ -52,7 +52,7 @@ def train(
         stages = task.stages(plan, group)
         was_finished = resume and stages[-1].is_finished(folder) and has_result(folder)
         with explaining_a_full_disk(folder), Stop().listening() as stop:
-            loop = run_stages(stages, folder, group, stop, progress, resume=resume)
+            loop = run_stages(stages, plan.config, folder, group, stop, progress, resume=resume)
             if group.leads and not was_finished:
                 text = json.dumps(task.result(plan, folder, loop, progress), indent=2) + "\n"
                 with replacing(folder / RESULT) as file:

@@ -71,15 +71,15 @@ def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
     other = shutil.copytree(photos, tmp_path / "other")
     (other / "class3" / "0.png").unlink()
     words = ["evaluate", runs / "plain", "--episodes", 2, "--data", other, "--shot"]
-    assert "3-way episodes, 4 queries a class, of 9 classes, 71 images" in sla(*words, "1,3")
+    assert "3-way episodes, 4 queries per class, of 9 classes, 71 images" in sla(*words, "1,3")
     with pytest.raises(InputError, match="the smallest class has 7 pictures: 7 shots leave none to ask"):
         sla(*words, 7)
     for label in range(2, 9):
         shutil.rmtree(other / f"class{label}")
-    assert "2-way episodes, 7 queries a class, of 2 classes, 16 images" in sla(*words, "1")
+    assert "2-way episodes, 7 queries per class, of 2 classes, 16 images" in sla(*words, "1")
     begun = shutil.copytree(runs / "plain", tmp_path / "begun")
     (begun / "result.json").unlink()
-    with pytest.warns(SLAWarning, match="begun has not ended"):
+    with pytest.warns(SLAWarning, match="begun is not finished"):
         sla("evaluate", begun, "--shot", 1, "--episodes", 2)
 
 
@@ -114,7 +114,7 @@ def test_the_next_picture_is_named(runs, photos):
     assert len(answers) == 9
     assert sum(map(float, answers[1].split(",")[2:])) == pytest.approx(1, abs=1e-4)
     said = sla("predict", runs / "joint", photos / "class0", "--support", photos, "--top", 1)
-    assert re.match(r"\d+ of 72 support pictures are told right by the others", said)
+    assert re.match(r"\d+ of 72 support pictures are classified correctly by the others", said)
     assert said.count("0.png") == 1
 
 

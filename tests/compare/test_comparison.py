@@ -18,9 +18,9 @@ from sla.compare.shared_images import split_name
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
-from sla.runs.config import make_config
 from sla.sampling.protocols import limited
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
 
 SMALL = {
     "model__backbone": "convnet4",

@@ -15,11 +15,14 @@ from sla.backbones.cost import count_flops, count_parameters
 from sla.reproduce.costs import cost, flop_of, images_of, machine_rate
 from sla.reproduce.paper import experiments
 from sla.reproduce.recipes import cell_settings, recipe
-from sla.runs.config import Config, make_config, with_values
+from sla.runs.optimizer import build_optimizer
+from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.build import build_model, build_optimizer, build_pipelines
+from sla.tasks.classifier.build import build_model
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.step import Step
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 HALVES = (0.5, 0.5, 0.5)
@@ -190,7 +193,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
 CELLS = cells()
 
 
-def config_of(settings: dict[str, Any]) -> Config:
+def config_of(settings: dict[str, Any]) -> ClassifierConfig:
     return make_config(with_values({}, settings))
 
 
@@ -271,7 +274,7 @@ def test_network(name):
     assert flop_of(settings) == 3 * flops * facts.iterations * facts.batch
 
 
-def build(config: Config, facts: Facts):
+def build(config: ClassifierConfig, facts: Facts):
     classes = tuple(str(number) for number in range(facts.classes))
     return build_model(config, classes, list(range(100 + facts.classes, 100, -1)))
 

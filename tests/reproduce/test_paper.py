@@ -10,7 +10,7 @@ from sla.errors import InputError
 from sla.reproduce.names import EXPERIMENTS, SCALES
 from sla.reproduce.paper import Experiment, Printed, experiment, experiments
 from sla.reproduce.recipes import cell_settings, pretraining, recipe
-from sla.runs.config import make_config, with_values
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 SOURCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "paper" / "paper.tex"

@@ -11,7 +11,7 @@ from sla.disk import check_space, replacing
 from sla.errors import SLAError
 from sla.progress import Progress
 from sla.runs.checkpoint import find_checkpoint, step_of
-from sla.runs.config import write_config
+from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
 from sla.runs.folder import CONFIG, FIRST_STAGE, stage_folder
 from sla.runs.loop import Loop
@@ -39,9 +39,16 @@ class Stage:
 
 
 def run_stages(
-    stages: Sequence[Stage], folder: Path, group: Group, stop: Stop, progress: Progress, *, resume: bool
+    stages: Sequence[Stage],
+    config: TrainingConfig,
+    folder: Path,
+    group: Group,
+    stop: Stop,
+    progress: Progress,
+    *,
+    resume: bool,
 ) -> Loop:
-    """Do what is left of the stages, and write the configuration; returns the last one's loop, at its end.
+    """Write the configuration and do what is left of the stages; returns the last one's loop, at its end.
 
     Finished stages are not done again, nor built, but for the last: whoever makes the result asks its loop.
     """
@@ -57,7 +64,7 @@ def run_stages(
         if group.leads:
             _check_space(own, loop)
             with replacing(folder / CONFIG) as file:
-                file.write(write_config(loop.config).encode())
+                file.write(write_config(config).encode())
         if resume:
             loop.resume()
         if loop.position.step:

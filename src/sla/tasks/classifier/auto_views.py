@@ -27,28 +27,31 @@ def choose_views(
 ) -> tuple[Plan[ClassifierConfig], float]:
     """The plan with the set of views that did best on held-out images, and the seconds that took.
 
-    First a small network sees which views can be told at all. Each of the k sets that are left is then
+    First a small network finds which views are recognisable at all. Each of the k sets that are left is then
     trained by the run's own method for views_share / k of a run, and judged by its headline inference.
-    Where no view can be told, the baseline is left. Every process calls this alike; test images are not used.
+    Where no view is recognisable, the baseline is left. Every process calls this alike. Test images are not
+    used.
     """
     if plan.val is None:
         raise InputError("method.views: auto needs held-out images: data.hold_out above 0, or a val/ folder")
     started, seed = time.monotonic(), plan.config.run.seed
     candidates = fitting(TRIED, len(plan.config.model.mean or ()))
-    told = group.share(
+    probed = group.share(
         probe_views(plan.train, plan.val, candidates, seed=seed, progress=progress) if group.leads else None
     )
-    for found in told:
+    for found in probed:
         progress.message(describe(found))
-    left = [found.views.text for found in told if found.verdict != CANNOT]
+    left = [found.views.text for found in probed if found.verdict != CANNOT]
     if not left:
-        progress.message("none of these views can be told here, so SLA cannot help: the baseline is trained")
+        progress.message(
+            "none of these views is recognisable here, so SLA cannot help: the baseline is trained"
+        )
         return with_views(plan, "none", "baseline"), time.monotonic() - started
     scores = {left[0]: 0.0} if len(left) == 1 else _try_all(plan, left, group, progress)
     chosen = max(left, key=lambda text: (scores[text], -len(parse_views(text))))
     seconds = time.monotonic() - started
     if len(left) == 1:
-        progress.message(f"views {chosen}: the only set that can be told; found in {seconds:.0f} seconds")
+        progress.message(f"views {chosen}: the only recognisable set; found in {seconds:.0f} seconds")
     else:
         progress.message(_verdict(scores, chosen, len(plan.val), seconds))
     return with_views(plan, chosen), seconds

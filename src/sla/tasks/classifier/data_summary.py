@@ -1,4 +1,4 @@
-"""Before training: what is in the data, in a few lines, without looking at more than is cheap."""
+"""Before training: what is in the data, in a few lines, without reading more than is cheap."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ def _sizes(train: Dataset) -> Iterator[str]:
         return
     low, high = min(sizes, key=np.prod), max(sizes, key=np.prod)
     span = "{} x {}".format(*low) + ("" if low == high else " to {} x {}".format(*high))
-    yield f"pictures of {span} pixels (of {len(sizes)} looked at), {stored}"
+    yield f"pictures of {span} pixels (of {len(sizes)} sampled), {stored}"
 
 
 def _balance(train: Dataset) -> Iterator[str]:
@@ -79,8 +79,8 @@ def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:
         sampled = f" (compared: {len(looked[0]):,} with {len(looked[1]):,} of them)"
     if pairs:
         here, there = (shown(os.path.basename(p.name(i))) for p, i in zip((a, b), pairs[0], strict=True))
-        told = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
-        yield f"{told}: {there} is {here}; accuracy on them says nothing{sampled}"
+        shared = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
+        yield f"{shared}: {there} is {here}; accuracy on them says nothing{sampled}"
     elif sampled:
         yield f"no {NAMES[second]} image was found among the {NAMES[first]} images{sampled}"
 

@@ -1,4 +1,4 @@
-"""Before training: a small network learns to tell views apart, to see which of them can be told at all."""
+"""Before training: a small network learns to predict views, to find which are recognisable at all."""
 
 import re
 import time
@@ -23,12 +23,12 @@ from sla.runs.defaults import TINY, has_pretrained, native_size
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import EvalLoader, TrainLoader
 from sla.sampling.protocols import hold_out
-from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, spread, told_by
+from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, count_views, spread
 from sla.views import ColorPermutation, Product, Views, expand_views, parse_views, take_views
 
 CANDIDATES = ("rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3")
-SMALL, LARGE = 32, 64  # pixels a side at which photographs are looked at: from scratch, pretrained
-IMAGES = 20_000  # training images looked at, at most
+SMALL, LARGE = 32, 64  # pixels a side of photographs: from scratch, pretrained
+IMAGES = 20_000  # training images used, at most
 FROZEN_STEPS, FROZEN_HELD_OUT, HEAD_STEPS = 32, 250, 150
 WIDTHS, BATCH, STEPS, RATE = (24, 48, 96), 64, 300, 0.1
 
@@ -42,11 +42,11 @@ def probe_data(
     on_bad_image: OnBadImage = "refuse",
     progress: Progress = QUIET,
 ) -> list[ViewAccuracy]:
-    """How well each set of views can be told in a folder, a CSV or a known dataset; test images are not used.
+    """How recognisable each set of views is in a folder, a CSV or a known dataset; test images are not used.
 
-    Pictures are decoded small, and no more of them than are looked at.
+    Pictures are decoded small, and no more of them than are used.
     """
-    # Twice the size that is looked at: the centre of a long picture keeps its detail.
+    # Twice the size that the network sees: the centre of a long picture keeps its detail.
     size = min(native_size(data), 2 * LARGE)
     splits = load(data, size=size, memory_limit=0, on_bad_image=on_bad_image)
     train, held_out = splits.train, splits.val
@@ -75,7 +75,7 @@ def fitting(candidates: Sequence[str], channels: int) -> list[Views]:
     found = [views for views in parsed if channels == 3 or not _has_colour(views)]
     found = [views for views in found if len(views) > 1]
     if not found:
-        raise InputError(f"no views to look at: {', '.join(candidates)} on images of {channels} channel(s)")
+        raise InputError(f"no views to try: {', '.join(candidates)} on images of {channels} channel(s)")
     return found
 
 
@@ -89,10 +89,10 @@ def probe_views(
     minutes: float | None = None,
     progress: Progress = QUIET,
 ) -> list[ViewAccuracy]:
-    """How well a small network tells each candidate's views on held-out images, after learning it on train.
+    """How well a small network, trained on `train`, predicts each candidate's views on held-out images.
 
     One backbone learns all candidates, each by a head of its own. With `minutes`, a few steps are timed and
-    as many are made as fit. Classes are not looked at.
+    as many are made as fit. Classes are not used.
     """
     shape = train.images.shape
     probe = _Probe(shape, candidates, seed)
@@ -110,7 +110,7 @@ def probe_views(
 class _Probe:
     """A backbone and a head for each candidate set of views.
 
-    Photographs are looked at by a pretrained backbone as it is, where there is one: only the heads learn.
+    Photographs go through a pretrained backbone as it is, where there is one: only the heads learn.
     """
 
     def __init__(self, shape: tuple[int, int, int], candidates: Sequence[Views], seed: int) -> None:
@@ -150,18 +150,18 @@ class _Probe:
             torch.stack(losses).sum().backward()
             optimizer.step()
             schedule.step()
-            progress.advance("telling views", step + 1, steps)
+            progress.advance("learning views", step + 1, steps)
 
     def _learn_heads(self, train: Dataset, steps: int, seed: int, progress: Progress) -> None:
-        """Each image is looked at once for each candidate; then the heads learn from all features at once."""
-        found, told = [], []
+        """Each image is used once for each candidate; then the heads learn from all features at once."""
+        found, index_of = [], []
         self.backbone.eval()
         with torch.no_grad():
             for step, (seen, index) in enumerate(self._batches(train, steps, seed)):
                 found.append(self.backbone(seen).unflatten(0, (len(self.candidates), -1)))
-                told.append(torch.stack(index))
-                progress.advance("telling views", step + 1, steps)
-        features, numbers = torch.cat(found, 1), torch.cat(told, 1)  # (k, n, D) and (k, n)
+                index_of.append(torch.stack(index))
+                progress.advance("learning views", step + 1, steps)
+        features, numbers = torch.cat(found, 1), torch.cat(index_of, 1)  # (k, n, D) and (k, n)
         for head, some, true in zip(self.heads, features, numbers, strict=True):
             optimizer = torch.optim.AdamW(head.parameters(), 1e-3, weight_decay=0.1)
             for _ in range(HEAD_STEPS):
@@ -186,10 +186,10 @@ class _Probe:
         answers: list[list[Tensor]] = [[] for _ in self.candidates]
         for batch in EvalLoader(held_out, BATCH):
             images = self.eval_pipeline(batch.images, batch.draws, batch.aspect)
-            for views, head, told in zip(self.candidates, self.heads, answers, strict=True):
-                told.append(head(self.backbone(expand_views(images, views))).argmax(1))
+            for views, head, predicted in zip(self.candidates, self.heads, answers, strict=True):
+                predicted.append(head(self.backbone(expand_views(images, views))).argmax(1))
             progress.advance("measuring views", int(batch.indices[-1]) + 1, len(held_out))
-        return [told_by(torch.cat(told), v) for v, told in zip(self.candidates, answers, strict=True)]
+        return [count_views(torch.cat(parts), v) for v, parts in zip(self.candidates, answers, strict=True)]
 
 
 def _network(channels: int) -> nn.Module:

@@ -58,7 +58,7 @@ def check_episodes(support: Tensor, targets: Tensor, query: Tensor, way: int) ->
         )
     if way < 2:
         raise InputError(f"an episode needs at least two classes, not {way}")
-    if targets.device.type == "cpu":  # values are looked at only where that costs no synchronisation
+    if targets.device.type == "cpu":  # values are checked only where that costs no synchronisation
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < way:
             low, high = int(targets.min()), int(targets.max())
             raise InputError(f"targets run from {low} to {high} but there are {way} classes")
