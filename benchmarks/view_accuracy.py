@@ -1,4 +1,4 @@
-"""Which views are recognisable? `sla views` on digits, CIFAR-10, photographs and textures that have no upside.
+"""Which views are recognisable? `sla views` on digits, CIFAR-10, photographs and textures without an upside.
 
     python benchmarks/view_accuracy.py [name=FOLDER ...]
 
