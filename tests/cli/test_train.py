@@ -140,10 +140,10 @@ def test_compare_resumes_what_was_begun_and_starts_the_rest(tmp_path):
     shutil.rmtree(tmp_path / "run-baseline")
     told = sla(*words, "--out", tmp_path / "run", "--resume")
     assert "baseline, last, test" in told
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
 
 
@@ -260,7 +260,7 @@ def test_a_damaged_result_is_one_line_and_can_be_made_again(text, copied, pictur
             main(words)
         said = capsys.readouterr().err.strip()
         assert stopped.value.code == 2
-        assert f"{result}: damaged; going on with the run (--resume --out {copied}) writes it again" in said
+        assert f"{result}: damaged; resuming the run (--resume --out {copied}) writes it again" in said
         assert "\n" not in said
     if text == "[]":
         sla("train", "--resume", "--out", copied)

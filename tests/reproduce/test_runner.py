@@ -1,4 +1,4 @@
-"""Running a table: what is missing is run, what was stopped goes on, what is done is not done again."""
+"""Running a table: what is missing is run, what was stopped continues, what is done is not done again."""
 
 import json
 import os
