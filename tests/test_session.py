@@ -416,6 +416,33 @@ def test_fit_is_the_same_training_from_python(finished, tmp_path):
         sla.fit("digits", tmp_path / "x", run__epoch=3)
 
 
+def test_fit_still_takes_callables_with_a_note(tmp_path):
+    lines, steps = [], []
+    with pytest.warns(SLAWarning, match="pass progress="):
+        sla.fit(
+            "digits",
+            tmp_path / "run",
+            config=tree(run={"iterations": 2}),
+            say=lines.append,
+            watch=lambda done, total, row: steps.append((done, total)),
+        )
+    assert any("about" in line for line in lines)
+    assert steps == [(1, 2), (2, 2)]
+
+
+def test_the_same_step_is_evaluated_once(tmp_path, messages):
+    """One evaluation at the end: the best checkpoint is the last one."""
+    run = train(
+        make_config(tree(run={"iterations": 2, "evaluations": 1})), tmp_path / "run", progress=messages
+    )
+    assert {what for what in messages.passes if "checkpoint" in what} == {
+        "last checkpoint on val",
+        "last checkpoint on test",
+    }
+    assert run.result["accuracies"]["best"] == run.result["accuracies"]["last"]
+    assert run.result["temperatures"]["best"] == run.result["temperatures"]["last"]
+
+
 def test_tensorboard_has_the_rows(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -310,15 +310,15 @@ def _read_log(log: Path) -> list[dict[str, Any]]:
     """Finished trials; a last line that was cut off does not count and is written over."""
     if not log.exists():
         return []
-    trials, whole = [], ""
+    trials, kept = [], ""
     for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
             trials.append(json.loads(line))
-            whole += line
+            kept += line
         except ValueError:
             break
     with replacing(log) as file:
-        file.write(whole.encode())
+        file.write(kept.encode())
     return trials
 
 

@@ -208,7 +208,7 @@ def test_no_common_image_is_refused(photos, tmp_path, monkeypatch):
     held = [{run.splits.val.name(i) for i in range(len(run.splits.val))} for run in (a, b)]
     if held[0] & held[1]:
         pytest.fail("choose other hold-out seeds: these have an image in common")
-    with pytest.raises(InputError, match="can be put to all of these runs"):
+    with pytest.raises(InputError, match="can be used for all of these runs"):
         compare([str(a.folder), str(b.folder)])
 
 

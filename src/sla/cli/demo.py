@@ -13,7 +13,7 @@ def demo(
     seeds: Annotated[int | None, typer.Option(min=2, help="Train this many seeds instead.")] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("sla-demo.html"),
 ) -> None:
-    """Compare the methods of the paper on the digits, five training images a class."""
+    """Compare the methods of the paper on the digits, five training images per class."""
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

@@ -198,7 +198,7 @@ def compare(
     on_bad_image: OnBadImage | None = None,
     progress: Progress = QUIET,
 ) -> Comparison:
-    """Open runs, each `FOLDER` or `FOLDER:KIND`, and put the same images to all of them.
+    """Open runs, each `FOLDER` or `FOLDER:KIND`, and evaluate all of them on the same images.
 
     The images are the first run's own test images (or held-out ones), or those of `data`; the kind of
     inference is the one named, else `inference`, else each run's headline.

@@ -80,7 +80,7 @@ class SharedImages:
         wanted = [name for name in dict.fromkeys(names[first]) if name in common]
         if not wanted:
             raise InputError(
-                f"no image of {shown(data or first.config.data.source)} can be put to all of these runs: "
+                f"no image of {shown(data or first.config.data.source)} can be used for all of these runs: "
                 "none was held out by each; name other data by --data"
             )
         if len(wanted) < len(names[first]):

@@ -1,8 +1,8 @@
-"""Checkpoints: a folder that appears whole or not at all, with weights to use and the state to resume from.
+"""Checkpoints: a folder that appears complete or not at all, with weights to use and state to resume from.
 
 `checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
 `state.safetensors` beside it has what else a resumed run needs: optimiser, moving average, sums since the
-last row. Neither can run code. The random state needs no keeping: every draw follows from seed and step.
+last row. Neither can run code. The random state is not needed: every draw follows from seed and step.
 """
 
 import json
@@ -27,7 +27,7 @@ WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 @dataclass
 class Position:
-    """Where a run stands, apart from its tensors."""
+    """How far a run is, apart from its tensors."""
 
     step: int = 0  # steps done
     images: int = 0  # to train on
@@ -78,7 +78,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def find_checkpoint(folder: Path, kind: str) -> Path | None:
-    """The newest checkpoint of a kind; one that is there is whole."""
+    """The newest checkpoint of a kind; one that is there is complete."""
     found = _all(folder, kind)
     return found[-1] if found else None
 
@@ -105,7 +105,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give an optimiser back what `optimizer_tensors` took."""
+    """Restore what `optimizer_tensors` took."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if found := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
@@ -118,7 +118,7 @@ def _all(folder: Path, kind: str) -> list[Path]:
 
 
 def _folder_to_disk(folder: Path) -> None:
-    """Make the names in a folder last; not every platform opens folders, and then there is nothing to do."""
+    """Flush the names in a folder to the disk, where the platform can open folders."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

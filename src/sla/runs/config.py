@@ -114,7 +114,7 @@ class TrainingConfig(Part):
     run: LoopConfig = LoopConfig()
 
     def chosen_at_start(self) -> tuple[str, ...]:
-        """Keys whose value here stands for a choice that a starting run makes: a resumed one has made it."""
+        """Keys that leave a choice to the start of the run: a resumed one has made it."""
         return ()
 
 

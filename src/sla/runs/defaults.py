@@ -38,7 +38,7 @@ def override(config: Tree, part: str, **values: Any) -> Tree:
 
 
 def with_absolute_paths(config: Tree) -> Tree:
-    """The configuration with whole paths of data and weights, so that it means the same from anywhere."""
+    """The configuration with absolute paths of data and weights, so that it means the same from anywhere."""
     source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
     if config.data.source and config.data.source not in CATALOGUE and source.exists():
         config = override(config, "data", source=str(source.absolute()))
@@ -107,7 +107,7 @@ def choose_input(config: Tree, splits: Splits) -> Tree:
 
 
 def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
-    """Say where an augmentation that keeps the label makes of an image what one of its views is."""
+    """Warn where a label-keeping augmentation does to an image what one of the views does."""
     pipeline, _ = build_pipelines(config)
     for contradiction in find_contradictions(pipeline, views.names):
         what = f"augment {config.augment!r} contains a view of {views.text}"

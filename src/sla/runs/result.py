@@ -1,20 +1,38 @@
-"""What every result says: cost, versions, and where it comes from."""
+"""What every result has: its checkpoints evaluated, cost, versions, and where it comes from."""
 
 import platform
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from sla import __version__
 from sla.backbones.cost import count_flops, count_parameters
+from sla.runs.checkpoint import WEIGHTS, find_checkpoint, step_of
 from sla.runs.loop import Loop
+
+Found = TypeVar("Found")
+
+
+def evaluate_checkpoints(
+    folder: Path, evaluate: Callable[[str, Path], Found]
+) -> dict[str, tuple[int, Found]]:
+    """For last and best: the step and what `evaluate(checkpoint, weights)` finds; the same step only once."""
+    results: dict[str, tuple[int, Found]] = {}
+    for checkpoint in ("last", "best"):
+        path = find_checkpoint(folder / "checkpoint", checkpoint)
+        if path is None:
+            continue
+        step = step_of(path)
+        same = next((result for result in results.values() if result[0] == step), None)
+        results[checkpoint] = same or (step, evaluate(checkpoint, path / WEIGHTS))
+    return results
 
 
 def describe_origin() -> dict[str, Any]:

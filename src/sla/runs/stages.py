@@ -55,13 +55,13 @@ def run_stages(
     command = f"sla train --resume --out {shlex.quote(str(folder))}"
     assert stages[0].name == FIRST_STAGE
     for stage, following in zip(stages, [*stages[1:], None], strict=True):
-        if following is not None and stage.is_finished(folder):
+        if following is not None and group.share(stage.is_finished(folder)):
             continue
         of_stage = "" if stage.name == FIRST_STAGE else f" of stage {stage.name}"
         own = stage_folder(folder, stage.name)
-        own.mkdir(exist_ok=True)
         loop = stage.build(own)
         if group.leads:
+            own.mkdir(exist_ok=True)
             _check_space(own, loop)
             with replacing(folder / CONFIG) as file:
                 file.write(write_config(config).encode())

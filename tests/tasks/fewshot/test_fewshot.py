@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+import sla
 from sla.errors import InputError, SLAError, SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
+from sla.model_file import read_model_file
 from sla.runs.checkpoint import find_checkpoint
 from sla.runs.preprocessing import make_eval_pipeline
 from sla.runs.schedules import rate_factor
@@ -421,6 +423,20 @@ def test_few_validation_images_by_choice_name_that_choice():
         make_plan(settings(data__val_per_class=5), SPLITS)
     with pytest.raises(InputError, match=r"'c8' has 10 images, 11 are needed .*: lower per_class"):
         make_plan(settings(data__val_per_class=11), SPLITS)
+
+
+def test_files_of_the_first_version_are_read(whole, tmp_path):
+    """They had the description under another key, and no task in it."""
+    new = find_checkpoint(whole.folder / "checkpoint", "last") / "weights.safetensors"
+    described, weights = read_model_file(new, "a model")
+    assert described.pop("task") == "fewshot"
+    save_file(weights, tmp_path / "old.safetensors", {"sla-fewshot": json.dumps(described)})
+    old = load_model(tmp_path / "old.safetensors")
+    assert old.about == load_model(new).about
+    assert all(torch.equal(value, whole.model.state_dict()[name]) for name, value in old.state_dict().items())
+    sla.save(sla.create("convnet4", 2, width=4), tmp_path / "classifier.safetensors")
+    with pytest.raises(InputError, match="not a few-shot model"):
+        load_model(tmp_path / "classifier.safetensors")
 
 
 def test_a_damaged_file_is_one_line(whole, tmp_path):

@@ -71,9 +71,9 @@ def _try(plan: Plan[ClassifierConfig], part: float, group: Group, progress: Prog
     if steps is None:
         seconds = group.share(measure_seconds(plan) if group.leads else None) / group.world_size
         steps = 60 * (run.minutes or 0) / seconds
-    settled: dict[str, Any] = {"iterations": max(round(part * steps), 1), "evaluations": 1}
-    settled |= {"compile": False, "tensorboard": False, "snapshots": 0}
-    config = plan.config.model_copy(update={"run": run.model_copy(update=settled)})
+    short: dict[str, Any] = {"iterations": max(round(part * steps), 1), "evaluations": 1}
+    short |= {"compile": False, "tensorboard": False, "snapshots": 0}
+    config = plan.config.model_copy(update={"run": run.model_copy(update=short)})
     with TemporaryDirectory() as scratch:
         trainer = Trainer(replace(plan, config=config, test=None), Path(scratch), group)
         trainer.fit(Stop(), _StepsAsPass(progress, f"trying {text}"))

@@ -62,7 +62,7 @@ def _balance(train: Dataset) -> Iterator[str]:
         yield f"{counts[low]:,} training images in every class"
         return
     least, most = (f"{counts[place]:,} ({shown(train.classes[place])})" for place in (low, high))
-    yield f"training images in a class: {least} to {most}"
+    yield f"training images per class: {least} to {most}"
 
 
 def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:

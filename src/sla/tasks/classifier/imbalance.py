@@ -36,7 +36,7 @@ def choose_imbalance(
     elif chosen != "none":
         reasons.append(f"{found}: imbalance {chosen}")
     elif unequal:
-        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more room")
+        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
     head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 

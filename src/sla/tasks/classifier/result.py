@@ -1,46 +1,37 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sla.classifier import Classifier
 from sla.factory import load
 from sla.progress import Progress
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint
 from sla.runs.metrics import cautious_temperature
-from sla.runs.result import describe_cost, describe_origin
+from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.stats import share
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
+class Evaluated(NamedTuple):
+    """Of a checkpoint: scores by split and kind of inference, temperatures fitted on held-out images."""
+
+    scores: dict[str, dict[str, dict[str, float]]]
+    temperatures: dict[str, float]
+    view_accuracy: dict[str, Any] | None
+
+
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
     plan = trainer.plan
-    accuracies: dict[str, Any] = {}
-    temperatures: dict[str, dict[str, float]] = {}
-    view_accuracy = None
-    for checkpoint in ("last", "best"):
-        found = find_checkpoint(trainer.folder / "checkpoint", checkpoint)
-        if found is None:
-            continue
-        model = load(found / WEIGHTS, trainer.device)
-        step = model.about["step"]
-        if checkpoint == "best" and step == accuracies.get("last", {}).get("step"):  # the same weights
-            accuracies["best"] = accuracies["last"]
-            temperatures |= {"best": temperatures["last"]} if temperatures else {}
-            continue
-        scores, fitted = _evaluate(trainer, model, checkpoint, progress)
-        accuracies[checkpoint] = {"step": step, **scores}
-        if fitted:
-            temperatures[checkpoint] = fitted
-        if checkpoint == "last":
-            view_accuracy = _view_accuracy(trainer, model, scores)
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress))
     return {
         "headline": trainer.model.method.headline,
-        "accuracies": accuracies,
-        "temperatures": temperatures,
-        "view_accuracy": view_accuracy,
+        "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
+        "temperatures": {name: one.temperatures for name, (_, one) in found.items() if one.temperatures},
+        "view_accuracy": found["last"][1].view_accuracy,
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -53,12 +44,9 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _evaluate(
-    trainer: Trainer, model: Classifier, checkpoint: str, progress: Progress
-) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, float]]:
-    """Scores by split and kind of inference, and the temperatures fitted on the held-out images."""
+def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Path) -> Evaluated:
+    model, temperatures = load(weights, trainer.device), dict[str, float]()
     scores: dict[str, dict[str, dict[str, float]]] = {}
-    temperatures: dict[str, float] = {}
     workers = trainer.config.data.workers or 0
     for name, dataset in (("val", trainer.plan.val), ("test", trainer.plan.test)):
         if dataset is None:
@@ -71,7 +59,8 @@ def _evaluate(
                 for inference, logits in outputs.logits.items()
             }
         scores[name] = outputs.scores(temperatures)
-    return scores, temperatures
+    views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
+    return Evaluated(scores, temperatures, views)
 
 
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from sla.errors import InputError, SLAError
 
 
 class Head(nn.Module):
-    """One row of numbers a class, made from the support set (`adapt`), then compared with queries (`score`).
+    """One row of numbers per class, made from the support set (`adapt`) and compared with queries (`score`).
 
     E episodes go through at once; their classes are 0 to way - 1. The scale of the logits is learnt.
     """
@@ -20,7 +20,7 @@ class Head(nn.Module):
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def adapt(self, support: Tensor, targets: Tensor, way: int) -> Tensor:
-        """Support features (E, S, D) with targets (E, S) -> a row a class, (E, way, *)."""
+        """Support features (E, S, D) with targets (E, S) -> a row per class, (E, way, *)."""
         raise InputError(f"{type(self).__name__} does not say how it adapts to a support set")
 
     def score(self, rows: Tensor, query: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Head(nn.Module):
             return self.score(self.adapt(support, targets, way), query)
         except torch.linalg.LinAlgError:
             raise SLAError(
-                f"{type(self).__name__} has no solution for these features: where training went astray, a "
+                f"{type(self).__name__} has no solution for these features: if training diverged, a "
                 "lower learning rate may help"
             ) from None
 

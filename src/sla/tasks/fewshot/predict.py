@@ -107,7 +107,7 @@ def _features(model: FewShotModel, files: FileImages, progress: Progress, what: 
 
 
 def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Every class needs a picture; unequal numbers are said."""
+    """Every class needs a picture; unequal numbers give a warning."""
     counts = np.bincount(labels, minlength=len(classes))
     if not counts.all():
         name = shown(classes[int(counts.argmin())])

@@ -1,12 +1,11 @@
 """The result of a few-shot run: accuracies over episodes, cost, and where it comes from."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from sla.progress import Progress
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint
-from sla.runs.result import describe_cost, describe_origin
+from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes
 from sla.tasks.fewshot.model import load_model
 from sla.tasks.fewshot.trainer import FewShotTrainer
@@ -15,24 +14,12 @@ from sla.tasks.fewshot.trainer import FewShotTrainer
 def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
     """Test accuracies by checkpoint, shot and kind of inference, and what they cost. Test chooses nothing."""
     plan, config = trainer.plan, trainer.config
-    accuracies: dict[str, Any] = {}
-    for checkpoint in ("last", "best"):
-        found = find_checkpoint(trainer.folder / "checkpoint", checkpoint)
-        if found is None or plan.test is None:
-            continue
-        model = load_model(found / WEIGHTS, trainer.device)
-        step = model.about["step"]
-        if checkpoint == "best" and step == accuracies.get("last", {}).get("step"):  # the same weights
-            accuracies["best"] = accuracies["last"]
-            continue
-        workers = config.data.workers
-        tested = evaluate_episodes(model, plan.test, config.episodes, workers=workers, progress=progress)
-        accuracies[checkpoint] = {"step": step, "test": _describe(tested)}
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress)) if plan.test else {}
     splits = (("train", plan.train), ("val", plan.val), ("test", plan.test))
     return {
         "task": "few-shot",
         "headline": trainer.model.inferences[-1],
-        "accuracies": accuracies,
+        "accuracies": {name: {"step": step, "test": tested} for name, (step, tested) in found.items()},
         "val": {"step": trainer.position.best_step, "accuracy": trainer.position.best_accuracy}
         if plan.val
         else None,
@@ -44,8 +31,14 @@ def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _describe(found: dict[int, dict[str, np.ndarray]]) -> dict[str, dict[str, dict[str, float]]]:
-    """By shot and kind: the mean over episodes, and half the width of its 95% interval."""
+def _evaluate(
+    trainer: FewShotTrainer, progress: Progress, checkpoint: str, weights: Path
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By shot and kind: the mean over test episodes, and half the width of its 95% interval."""
+    assert trainer.plan.test is not None
+    model, config = load_model(weights, trainer.device), trainer.config
+    workers = config.data.workers
+    found = evaluate_episodes(model, trainer.plan.test, config.episodes, workers=workers, progress=progress)
     described: dict[str, dict[str, dict[str, float]]] = {}
     for shot, kinds in found.items():
         described[str(shot)] = {}
