@@ -54,7 +54,7 @@ def train(
         with explaining_a_full_disk(folder), Stop().listening() as stop:
             loop = run_stages(stages, plan.config, folder, group, stop, progress, resume=resume)
             if group.leads and not was_finished:
-                text = json.dumps(task.result(plan, folder, loop, progress), indent=2) + "\n"
+                text = json.dumps(task.result(loop, progress), indent=2) + "\n"
                 with replacing(folder / RESULT) as file:
                     file.write(text.encode())
             group.wait()

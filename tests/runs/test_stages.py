@@ -15,9 +15,10 @@ from sla.runs.stages import Stage
 from sla.session import fit, open_run, train
 from sla.tasks import registry
 from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
-from sla.tasks.classifier.task import ClassifierTask
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.task import Task
 
 SECOND_STEPS = 4
 TREE = {
@@ -39,12 +40,8 @@ class TwiceRun(Run):
     stage = "linear"
 
 
-class Twice(ClassifierTask):
-    """Trains a classifier, then new heads on its frozen backbone."""
-
-    name = "twice"
-    config_class = TwiceConfig
-    run_class = TwiceRun
+class Builder:
+    """Trains a classifier, then new heads on its frozen backbone; keeps which loops were built."""
 
     def __init__(self):
         self.built = []
@@ -63,8 +60,9 @@ class Twice(ClassifierTask):
             plan = replace(plan, config=override(config, "run", iterations=SECOND_STEPS))
         return Trainer(plan, folder, group)
 
-    def result(self, plan, folder, loop, progress):
-        return {"accuracies": {"last": {"step": loop.position.step}}}
+
+def make_result(loop, progress):
+    return {"accuracies": {"last": {"step": loop.position.step}}}
 
 
 class StopAtCall(Progress):
@@ -81,9 +79,11 @@ class StopAtCall(Progress):
 
 @pytest.fixture
 def task(monkeypatch):
-    made = Twice()
+    """The stages of a task that is registered for the test."""
+    builder = Builder()
+    made = Task("twice", TwiceConfig, TwiceRun, make_plan, builder.stages, make_result)
     monkeypatch.setitem(registry.TASKS, "twice", made)
-    return made
+    return builder
 
 
 def files_of(folder):

@@ -4,14 +4,14 @@ from typing import Any
 
 from sla.errors import InputError, nearest
 from sla.runs.config import TrainingConfig, set_keys, task_name, validate
-from sla.tasks.classifier.task import ClassifierTask
-from sla.tasks.fewshot.task import FewShotTask
+from sla.tasks.classifier.task import CLASSIFIER
+from sla.tasks.fewshot.task import FEWSHOT
 from sla.tasks.task import Task
 
-TASKS: dict[str, Task[Any]] = {task.name: task for task in (ClassifierTask(), FewShotTask())}
+TASKS = {task.name: task for task in (CLASSIFIER, FEWSHOT)}
 
 
-def find_task(tree: dict[str, Any], where: str = "configuration") -> Task[Any]:
+def find_task(tree: dict[str, Any], where: str = "configuration") -> Task:
     """The task that a tree of plain values is for."""
     name = task_name(tree)
     if not isinstance(name, str) or name not in TASKS:
