@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make lint | make format
+# make demo | make test | make test-all | make lint | make format | make docs
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format
+.PHONY: setup demo test test-all lint format docs
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -34,3 +34,6 @@ test-all: setup lint
 format: setup
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: setup
+	@$(BIN)/python docs/generate.py

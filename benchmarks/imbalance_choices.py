@@ -112,7 +112,7 @@ def run_arm(arm: str, seed: int, train: Any, val: Any) -> dict[str, object]:
         late = sum(batch.step >= share * STEPS for share in (DEFERRED, 0.9))
         optimizer.param_groups[0]["lr"] = RATE * min((batch.step + 1) / (0.025 * STEPS), 1) * 0.1**late
         for criterion in model.method.criteria:
-            criterion.advance(batch.step, STEPS)
+            criterion.on_step(batch.step, STEPS)
         optimizer.zero_grad()
         losses = model.losses(learn(batch.images, batch.draws, batch.aspect), batch.targets)
         losses["loss"].backward()

@@ -22,7 +22,6 @@ METHODS = {
     "sla": sla.SLA(VIEWS),
     "sla+sd": sla.SLA(VIEWS, distill=True),
     "sla+sd cosine": sla.SLA(VIEWS, distill=True, head="cosine"),
-    "several": sla.Several(sla.SLA(VIEWS, distill=True), sla.SLA(sla.ColorPermutation(), distill=True)),
 }
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -120,24 +119,6 @@ def test_invariant_methods_average_the_plain_head_over_the_views(name, batch):
     torch.testing.assert_close(model.logits(images, "aggregated", "probabilities"), probabilities)
 
 
-def test_several_methods_add_their_losses_and_average_their_logits(batch):
-    images, targets = batch
-    model = tiny(METHODS["several"])
-    rotation, colour = METHODS["several"].methods
-    alone = []
-    for number, method in enumerate((rotation, colour)):
-        features = model.backbone(method.expand(images))
-        alone.append(method.losses(model.heads[str(number)], features, targets)["loss"])
-    losses = model.losses(images, targets)
-    torch.testing.assert_close(losses["loss"], alone[0] + alone[1])
-    torch.testing.assert_close(losses["1.loss"], alone[1])
-    aggregated = [
-        m.aggregate(model.heads[str(i)], model.backbone(m.expand(images)), "logits")
-        for i, m in enumerate((rotation, colour))
-    ]
-    torch.testing.assert_close(model.logits(images, "aggregated"), torch.stack(aggregated).mean(0))
-
-
 def test_calling_a_model_gives_its_best_one_pass_logits(batch):
     images, _ = batch
     distilled, plain = tiny(METHODS["sla+sd"]), tiny(METHODS["sla"])
@@ -198,9 +179,8 @@ def test_growing_keeps_the_old_classes_in_every_kind_of_inference(batch):
 def test_class_weights_must_be_one_a_class_also_after_growing(batch):
     images, targets = batch
     few = sla.CrossEntropy(torch.ones(2))
-    for method in (sla.SLA(VIEWS, criterion=few), sla.Several(sla.SLA(VIEWS), sla.SLA(VIEWS, criterion=few))):
-        with pytest.raises(InputError, match="2 class weights do not fit 4 classes"):
-            tiny(method, num_classes=4)
+    with pytest.raises(InputError, match="2 class weights do not fit 4 classes"):
+        tiny(sla.SLA(VIEWS, criterion=few), num_classes=4)
     model = tiny(sla.SLA(VIEWS, criterion=sla.CrossEntropy(torch.ones(5))))
     model.grow(5)
     with pytest.raises(InputError, match="5 class weights do not fit 10 classes"):
@@ -266,8 +246,6 @@ def test_class_weights_move_with_the_model_and_stay_out_of_its_state(batch):
         (lambda m, x, y: sla.create(Tiny(), 5, width=3), "options width"),
         (lambda m, x, y: sla.SLA(VIEWS, temperature=0), "temperature must be above 0"),
         (lambda m, x, y: sla.SLA(VIEWS, view_reduction="avg"), "unknown view_reduction 'avg'"),
-        (lambda m, x, y: sla.Several(), "at least one method"),
-        (lambda m, x, y: tiny(METHODS["several"]).losses(x, y, torch.zeros(3, 1)), "one method, not several"),
         (lambda m, x, y: tiny(METHODS["baseline"]).logits(x, "aggregated"), "no aggregated inference"),
         (lambda m, x, y: sla.Classifier(Tiny(), 2.5, m.method), "at least two classes, not 2.5"),
         (lambda m, x, y: sla.Classifier(Tiny(), 5, method="sla"), "not text: create_method('sla')"),
@@ -277,8 +255,6 @@ def test_class_weights_move_with_the_model_and_stay_out_of_its_state(batch):
         (lambda m, x, y: sla.DataAugmentation(4), "such as Rotation(), not 4"),
         (lambda m, x, y: sla.SLA(temperature=NAN), "temperature must be above 0 and beta at least 0"),
         (lambda m, x, y: sla.SLA(beta=NAN), "temperature must be above 0 and beta at least 0"),
-        (lambda m, x, y: sla.Several(METHODS["several"]), "name all their methods in one"),
-        (lambda m, x, y: sla.Several("sla"), "create_method('sla')"),
         (lambda m, x, y: m.losses(x[:0], y[:0]), "the batch is empty"),
         (lambda m, x, y: m.losses(x, y.tolist()), "a tensor of class numbers, not a list"),
         (lambda m, x, y: m.losses(x, sla.MixedTarget(y, y, NAN)), "lam must be between 0 and 1"),

@@ -232,10 +232,10 @@ def test_deferred_weights_count_from_their_share_of_the_run_on():
     assert not torch.isclose(before, after)
     assert torch.equal(criterion(logits, hard), before)
     for step, expected in ((0, before), (159, before), (160, after), (199, after), (3, before)):
-        criterion.advance(step, 200)
+        criterion.on_step(step, 200)
         assert torch.equal(criterion(logits, hard), expected), step
     at_once = sla.CrossEntropy(weights)
-    at_once.advance(0, 200)
+    at_once.on_step(0, 200)
     assert torch.equal(at_once.weight, weights)
     for wrong in ({"start": 0.5}, {"weight": weights, "start": 1.5}):
         with pytest.raises(InputError, match="share of the run"):
@@ -248,7 +248,7 @@ def test_a_compiled_criterion_is_not_compiled_again_when_weights_begin_to_count(
     with torch._dynamo.config.patch(error_on_recompile=True):
         compiled = torch.compile(nn.Sequential(nn.Identity(), Judge(criterion, hard)), backend="eager")
         for step in range(4):
-            criterion.advance(step, 4)
+            criterion.on_step(step, 4)
             assert torch.equal(compiled(logits), criterion(logits, hard))
 
 

@@ -290,7 +290,7 @@ def test_losses_of_half_precision_do_not_overflow(dtype):
 
 @pytest.mark.parametrize("weight", [torch.tensor([1.0, -1.0]), torch.zeros(2), torch.ones(2, 2)])
 def test_wrong_class_weights_are_refused(weight):
-    with pytest.raises(sla.InputError, match="one number a class"):
+    with pytest.raises(sla.InputError, match="one number per class"):
         sla.CrossEntropy(weight)
 
 

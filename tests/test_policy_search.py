@@ -129,7 +129,7 @@ def test_settings_that_cannot_be_are_refused(changes, line):
 
 def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
     config = make_config(TINY | {"augment": "autoaugment, crop(1)"})
-    with pytest.raises(InputError, match="autoaugment is a policy, and one is what is searched for"):
+    with pytest.raises(InputError, match="leave out autoaugment: the search itself finds a policy"):
         search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x")
 
 
@@ -138,8 +138,8 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
     [
         (["absent"], "absent"),
         (["digits", "--backbone", "resnet9"], "resnet9"),
-        (["digits", "--augment", "autoaugment"], "one is what is searched for"),
-        (["digits", "--augment", "cutout(99)"], "at most that of the picture"),
+        (["digits", "--augment", "autoaugment"], "the search itself finds a policy"),
+        (["digits", "--augment", "cutout(99)"], "at most that of the image"),
     ],
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ Names load on first use, so that `import sla` costs nothing and does not import 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "errors": ("InputError", "MissingExtraError", "SLAError", "SLAWarning"),
@@ -34,7 +34,18 @@ _HOME = {
         "logit_adjusted_loss",
     ),
     "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
-    "methods": ("SLA", "Baseline", "DataAugmentation", "Method", "MultiTask", "Several", "create_method"),
+    "methods": (
+        "SLA",
+        "Baseline",
+        "DataAugmentation",
+        "Method",
+        "MultiTask",
+        "StepContext",
+        "create_method",
+        "register_method",
+    ),
+    "hooks": ("follow_step", "init_from_data"),
+    "plugins": ("allow",),
     "inference": ("aggregate_views", "average_views", "select_view"),
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
@@ -43,6 +54,8 @@ _HOME = {
     "session": ("fit",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+_REMOVED = {"Several": ": it is gone; write a method of your own with the heads it needs"}
 
 __all__ = ["__version__", *_MODULE_OF]
 
@@ -53,6 +66,7 @@ if TYPE_CHECKING:
     from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning
     from sla.factory import create, load, save
     from sla.heads import JointHead, PlainHead
+    from sla.hooks import follow_step, init_from_data
     from sla.imbalance import (
         LDAM,
         Focal,
@@ -66,7 +80,17 @@ if TYPE_CHECKING:
     from sla.inference import aggregate_views, average_views, select_view
     from sla.labels import MixedTarget, join_labels, split_labels
     from sla.losses import data_augmentation_loss, distillation_loss, multi_task_loss, sla_loss
-    from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask, Several, create_method
+    from sla.methods import (
+        SLA,
+        Baseline,
+        DataAugmentation,
+        Method,
+        MultiTask,
+        StepContext,
+        create_method,
+        register_method,
+    )
+    from sla.plugins import allow
     from sla.session import fit
     from sla.tasks.classifier.run import Run
     from sla.views import (
@@ -83,7 +107,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'sla' has no attribute {name!r}")
+        raise AttributeError(f"module 'sla' has no attribute {name!r}{_REMOVED.get(name, '')}")
     value = getattr(import_module(f"sla.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

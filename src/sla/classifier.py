@@ -1,16 +1,19 @@
 """Classifier: a backbone, the heads of a method, and the method itself."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.heads import JointHead, is_whole
 from sla.inference import check_average, check_inference
 from sla.labels import Target, check_target
-from sla.methods import Method, check_method
+from sla.methods import NO_CONTEXT, Method, StepContext, check_method
+from sla.renamed import renamed_arguments
 
 
 class Prediction(NamedTuple):
@@ -55,6 +58,7 @@ class Classifier(nn.Module):
         self.spec: dict[str, Any] = {}  # how to build the backbone again, where it has a name
         self.class_names: list[str] | None = None
         self.about: dict[str, Any] = {}  # what a file it came from says besides
+        self._warned = False
         self._check_class_weights()
         self.heads = method.build_heads(width, self.num_classes)
         # A criterion with tensors of its own (class weights) moves with the model.
@@ -62,8 +66,8 @@ class Classifier(nn.Module):
 
     @property
     def best_inference(self) -> str:
-        """The best kind of inference in one pass: distilled where there is a student, else single."""
-        return "distilled" if "distilled" in self.method.inferences else "single"
+        """The best inference in one pass: distilled where there is a student, else single."""
+        return self.method.one_pass
 
     def features(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, D)."""
@@ -77,20 +81,38 @@ class Classifier(nn.Module):
             raise InputError(f"the backbone gave features of shape {found}, not {wanted}")
         return features
 
-    def losses(self, input: Tensor, target: Target, views: Tensor | None = None) -> dict[str, Tensor]:
-        """The method's `loss`, its named parts, and `output` (class logits, detached).
+    def forward(self, input: Tensor, target: Target | None = None, context: StepContext = NO_CONTEXT) -> Any:
+        """With a target, the dict of losses to train on; without, the best class logits in one pass, (B, N).
+
+        DDP and `torch.compile` wrap the model itself: `DDP(model)(images, targets)["loss"].backward()`. The
+        dict has the method's `loss`, its named parts, and `output` (class logits, detached), which is what
+        timm's training tasks return too.
 
         Args:
             input: the base batch (B, ...); the method makes its views.
             target: (B,) class numbers, or a `MixedTarget`.
-            views: (B, k) view numbers, to train on k views of each image instead of all.
+            context: the views to train on, the images' places in the training set, step and memory.
         """
+        return self.logits(input) if target is None else self._losses(input, target, context)
+
+    def losses(self, input: Tensor, target: Target, views: Tensor | None = None) -> dict[str, Tensor]:
+        """What `model(input, target)` gives, for one process: DDP does not see a call of this method."""
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "losses() bypasses DistributedDataParallel, so gradients stay unsynchronised: call the "
+                "wrapped model instead, model(images, targets)",
+                SLAWarning,
+            )
+        return self._losses(input, target, StepContext(views))
+
+    def _losses(self, input: Tensor, target: Target, context: StepContext) -> dict[str, Tensor]:
         if input.shape[0] == 0:
             raise InputError("the batch is empty: there is no loss without images")
         self._check_class_weights()
         target = check_target(target, self.num_classes, input.shape[0])
-        features = self.features(self.method.expand(input, views))
-        return self.method.losses(self.heads, features, target, views)
+        features = self.features(self.method.expand(input, context.views))
+        return self.method.losses(self.heads, features, target, context)
 
     def classify(self, features: Tensor, inference: str | None = None) -> Tensor:
         """Class logits (B, N) from features (B, D) of plain images, in one pass: single or distilled."""
@@ -98,8 +120,9 @@ class Classifier(nn.Module):
         check_inference(inference, tuple(kind for kind in self.method.inferences if kind != "aggregated"))
         return self.method.classify(self.heads, features, inference)
 
+    @renamed_arguments(how="inference", mean="average")
     def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
-        """Class logits (B, N); `how` is single, aggregated or distilled (default: the best in one pass).
+        """Class logits (B, N); `inference` is single, aggregated or distilled (default: best in one pass).
 
         `average` says what aggregation averages: logits, probabilities, or the marginal over views.
         """
@@ -111,7 +134,7 @@ class Classifier(nn.Module):
         return self.method.aggregate(self.heads, self.features(self.method.expand(input)), average)
 
     def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
-        """Class logits (B, N) of every kind of inference the method offers, from one look at each view."""
+        """Class logits (B, N) of every kind of inference the method offers, from one pass over each view."""
         kinds, num_views = self.method.inferences, len(self.method.views)
         if "aggregated" not in kinds:
             features = self.features(input)
@@ -125,15 +148,12 @@ class Classifier(nn.Module):
             for inference in kinds
         }
 
+    @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()
     def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
         """Class numbers and probabilities. The model's mode is yours to set: `model.eval()`."""
         probabilities = self.logits(input, inference, average).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """The best class logits in one pass, (B, N)."""
-        return self.logits(input)
 
     def grow(self, num_new: int, names: Sequence[str] | None = None) -> None:
         """Append classes to every head that knows classes; old classes keep their logits.
@@ -153,8 +173,8 @@ class Classifier(nn.Module):
         self.num_classes += int(num_new)
 
     def _check_class_weights(self) -> None:
-        for criterion in self.method.criteria:
-            for name, spoken in getattr(criterion, "per_class", {"weight": "class weights"}).items():
-                values = getattr(criterion, name, None)
-                if isinstance(values, Tensor) and values.ndim == 1 and len(values) != self.num_classes:
-                    raise InputError(f"{len(values)} {spoken} do not fit {self.num_classes} classes")
+        criterion = self.method.criterion
+        for name, meaning in getattr(criterion, "per_class", {"weight": "class weights"}).items():
+            values = getattr(criterion, name, None)
+            if isinstance(values, Tensor) and values.ndim == 1 and len(values) != self.num_classes:
+                raise InputError(f"{len(values)} {meaning} do not fit {self.num_classes} classes")

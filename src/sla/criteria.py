@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sla.errors import InputError
 from sla.labels import MixedTarget, Target, shares, spread_classes
+from sla.renamed import warn_renamed
 
 Criterion = Callable[[Tensor, Target], Tensor]
 
@@ -96,7 +97,7 @@ def check_shapes(logits: Tensor, target: Tensor) -> None:
 class CrossEntropy(nn.Module):
     """`cross_entropy` with its class weights (N,) and label smoothing kept.
 
-    With `start`, the weights are deferred: all count 1 until `advance` comes to that share of the run.
+    With `start`, the weights are deferred: all count 1 until `on_step` comes to that share of the run.
     """
 
     # Attributes with a value for each class, and how to speak of them.
@@ -111,7 +112,7 @@ class CrossEntropy(nn.Module):
         if not 0 <= label_smoothing <= 1:
             raise InputError(f"label smoothing must be between 0 and 1, not {label_smoothing}")
         if weight is not None and (weight.ndim != 1 or not bool((weight >= 0).all()) or not weight.any()):
-            raise InputError("class weights must be one number a class, none negative, not all zero")
+            raise InputError("class weights must be one number per class, none negative, not all zero")
         if not 0 <= start <= 1 or (start and weight is None):
             raise InputError(f"start is a share of the run from which weights count, not {start}")
         # Not part of a checkpoint: weights follow from the training data, not from the model.
@@ -120,7 +121,7 @@ class CrossEntropy(nn.Module):
         self.register_buffer("deferred", weight if start else None, persistent=False)
         self.label_smoothing, self.start = label_smoothing, start
 
-    def advance(self, step: int, steps: int) -> None:
+    def on_step(self, step: int, steps: int) -> None:
         """Before step number `step` of `steps`, from 0: deferred weights are 1, or count from here on.
 
         It follows from the step alone. The values are filled into the tensor that is there, so a compiled
@@ -132,6 +133,11 @@ class CrossEntropy(nn.Module):
             self.weight.copy_(self.deferred)
         else:
             self.weight.fill_(1.0)
+
+    def advance(self, step: int, steps: int) -> None:
+        """The old name of `on_step`."""
+        warn_renamed("CrossEntropy.advance", "on_step")
+        self.on_step(step, steps)
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
         """Logits (B, K) and a hard or mixed target -> scalar."""

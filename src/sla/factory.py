@@ -1,7 +1,6 @@
 """Where backbones and methods meet: `create` a classifier by name, `save` it, `load` it again."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError
-from sla.methods import SLA, Baseline, DataAugmentation, Method, MultiTask
-from sla.views import Views, parse_views
+from sla.methods import SLA, Method, describe_method, restore_method
 
 FORMAT = 1
 DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # what a saved file says of itself
@@ -23,12 +21,6 @@ DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # what a saved file says of
     "method": dict,
     "classes": (list, type(None)),
     "about": dict,
-}
-METHOD_NAMES: dict[type[Method], str] = {
-    Baseline: "baseline",
-    DataAugmentation: "da",
-    MultiTask: "mt",
-    SLA: "sla",
 }
 
 
@@ -55,41 +47,6 @@ def create(
     # Loading builds the backbone again and fills it from the file: pretrained weights are not needed then.
     model.spec = {"backbone": backbone, "options": {k: v for k, v in options.items() if k != "pretrained"}}
     return model
-
-
-def describe_method(method: Method) -> dict[str, Any]:
-    """A method as plain data, without its criterion, which inference does not need."""
-    name = METHOD_NAMES.get(type(method))
-    if name is None:
-        raise InputError(
-            f"a {type(method).__name__} cannot be written to a file: save its state_dict instead"
-        )
-    described: dict[str, Any] = {"name": name}
-    for each in fields(method):  # type: ignore[arg-type]
-        value = getattr(method, each.name)
-        if each.name == "views":
-            _refuse_own_views(value)
-            described["views"] = value.text
-        elif each.name != "criterion":
-            described[each.name] = value
-    return described
-
-
-def _refuse_own_views(views: Views) -> None:
-    try:
-        parse_views(views.text)
-    except InputError:
-        message = f"views of your own ({views.text}) cannot be written to a file: save the state_dict instead"
-        raise InputError(message) from None
-
-
-def restore_method(described: dict[str, Any]) -> Method:
-    """The method that `describe_method` described."""
-    kinds = {name: kind for kind, name in METHOD_NAMES.items()}
-    arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
-    if described["name"] != "baseline":
-        arguments["views"] = parse_views(described["views"])
-    return kinds[described["name"]](**arguments)
 
 
 def save(model: Classifier, path: str | Path, **about: Any) -> None:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from sla.errors import InputError, nearest
 from sla.labels import by_view, check_num_views
+from sla.renamed import renamed_arguments
 
-INFERENCES = ("single", "aggregated", "distilled")
+INFERENCES = ("single", "aggregated", "distilled")  # of the methods here; one of your own may add names
 AVERAGES = ("logits", "probabilities", "marginal")
 
 
@@ -29,6 +30,7 @@ def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Ten
     return blocks.gather(2, index).squeeze(2)
 
 
+@renamed_arguments(mean="average")
 def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits") -> Tensor:
     """Class logits from all views of each image, interleaved: (B*M, N*M) -> (B, N).
 
@@ -56,6 +58,7 @@ def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
     return by_view(joint_logits.log_softmax(-1), num_views).logsumexp(-2)
 
 
+@renamed_arguments(mean="average")
 def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
     """Class logits of each view, (B, M, N), averaged over the views: (B, N)."""
     check_average(average)
@@ -67,11 +70,12 @@ def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
 
 
 def check_inference(inference: str, available: tuple[str, ...]) -> None:
-    """Refuse a kind of inference that is unknown or that this model was not trained for."""
-    if inference not in INFERENCES:
-        raise InputError(f"unknown kind of inference {inference!r}{nearest(inference, INFERENCES)}")
-    if inference not in available:
+    """Refuse an inference that is unknown or that this model was not trained for."""
+    if inference in available:
+        return
+    if inference in INFERENCES:
         raise InputError(f"this model has no {inference} inference: its method gives {', '.join(available)}")
+    raise InputError(f"unknown inference {inference!r}{nearest(inference, available)}")
 
 
 def check_average(average: str) -> None:

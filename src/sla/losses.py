@@ -56,16 +56,19 @@ def multi_task_loss(
     target: Target,
     num_views: int,
     criterion: Criterion = cross_entropy,
+    views: Tensor | None = None,
 ) -> Tensor:
     """L_MT = L_DA + 1/M sum_j CE(sigma(z_j; v), j). Logits (B*M, N) and (B*M, M).
 
-    The criterion is for classes; the view is always learnt by plain cross entropy.
+    The criterion is for classes; the view is always learnt by plain cross entropy. With `views` (B, k), as in
+    `sla_loss`, there are k rows per image.
     """
-    loss = data_augmentation_loss(class_logits, target, num_views, criterion)
+    count = num_views if views is None else views.shape[-1]
+    loss = data_augmentation_loss(class_logits, target, count, criterion)
     if view_logits.shape != (class_logits.shape[0], num_views):
         wanted, found = (class_logits.shape[0], num_views), tuple(view_logits.shape)
         raise InputError(f"view logits must be {wanted}, not {found}")
-    return loss + view_loss(view_logits)
+    return loss + view_loss(view_logits, views)
 
 
 def distillation_loss(
@@ -98,13 +101,15 @@ def distillation_loss(
     return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 
-def view_loss(view_logits: Tensor) -> Tensor:
-    """1/M sum_j CE(sigma(z_j; v), j): which view is this? Logits (B*M, M), interleaved."""
+def view_loss(view_logits: Tensor, views: Tensor | None = None) -> Tensor:
+    """1/M sum_j CE(sigma(z_j; v), j): which view is this? Logits (B*M, M), interleaved; `views` (B, k)."""
+    if views is not None:
+        return cross_entropy(view_logits, views.flatten())
     if view_logits.ndim != 2 or view_logits.shape[0] % max(view_logits.shape[1], 1):
         raise InputError(f"view logits must be (B*M, M), not {tuple(view_logits.shape)}")
     num_views = view_logits.shape[1]
-    views = torch.arange(num_views, device=view_logits.device)
-    return cross_entropy(view_logits, views.repeat(view_logits.shape[0] // num_views))
+    numbers = torch.arange(num_views, device=view_logits.device)
+    return cross_entropy(view_logits, numbers.repeat(view_logits.shape[0] // num_views))
 
 
 def _check_rows(what: str, logits: Tensor, target: Target, count: int) -> None:

@@ -1,11 +1,14 @@
-"""The methods: each is one loss and one set of heads. They see features, never the backbone."""
+"""The methods: each is one loss and one set of heads. They see features, never the backbone.
+
+A method declares itself once, here: `register_method` gives it its name, and its fields say what can be set.
+The configuration, the command line, plans, model files and costs read that.
+"""
 
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,49 +19,88 @@ from sla.heads import JointHead, PlainHead
 from sla.imbalance import check_head
 from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
 from sla.labels import Target
-from sla.losses import VIEW_REDUCTIONS, data_augmentation_loss, distillation_loss, sla_loss, view_loss
-from sla.views import Identity, Rotation, Views, check_views, expand_views, take_views
+from sla.losses import (
+    VIEW_REDUCTIONS,
+    data_augmentation_loss,
+    distillation_loss,
+    multi_task_loss,
+    sla_loss,
+    view_loss,
+)
+from sla.plugins import import_plugin, is_plugin_name, name_of
+from sla.renamed import warn_renamed
+from sla.views import Identity, Rotation, Views, check_views, expand_views, parse_views, take_views
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a training step is, beside its images and targets.
+
+    Attributes:
+        views: (B, k) view numbers, where each image is seen through k views only; None for all.
+        indices: (B,) places of the images in the training set; None where nobody says.
+        step: the number of this step, from 0.
+        steps: how many the run has; 0 where that is unknown.
+        memory: what the method's `build_memory` made.
+    """
+
+    views: Tensor | None = None
+    indices: Tensor | None = None
+    step: int = 0
+    steps: int = 0
+    memory: nn.Module | None = None
+
+
+NO_CONTEXT = StepContext()
 
 
 class Method:
     """What a classifier asks of a method; a subclass fills in the heads, the losses and the inference.
 
-    In training, `losses` gets the features (B*M, D) of `expand(input)`. With `views` (B, k), each image is
-    seen through these k views only, and M becomes k.
+    A subclass is a frozen dataclass. Its fields `views`, `criterion` and `head` are set by the configuration;
+    each other field made by `option` is a key of its own there (`method.beta`).
     """
 
     views: Views
     criterion: Criterion
-    inferences: tuple[str, ...] = ("single",)  # of inference
+    inferences: tuple[str, ...] = ("single",)
     parts: tuple[str, ...] = ()  # of the loss, as `losses` names them
-    needs_plain: bool = False  # whether view 0 must be among the views of a step
+    least_views: int = 1  # of each image in a step; from 2 on, the plain image is the first of them
+    finetuning_views: int | None = None  # of each image in a step from pretrained weights; None for all
+    one_pass: str = "single"  # the best inference that sees each image once
 
     @property
     def headline(self) -> str:
-        """The kind of inference the method is judged by."""
+        """The inference that the method is judged by."""
         return "single"
-
-    @property
-    def criteria(self) -> tuple[Criterion, ...]:
-        """Every criterion it trains by."""
-        return (self.criterion,)
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """New heads for features of this width."""
         raise InputError(f"{type(self).__name__} does not say which heads it needs")
 
+    def build_memory(self, num_images: int, num_classes: int) -> nn.Module | None:
+        """What `losses` remembers of each training image from step to step; None for nothing.
+
+        Its buffers are saved in checkpoints, not in model files; `losses` finds it as `context.memory` and
+        changes it in place.
+        """
+        return None
+
     def expand(self, input: Tensor, views: Tensor | None = None) -> Tensor:
-        """The images that go forward: (B, ...) -> (B*M, ...), interleaved."""
+        """The images that go forward: (B, ...) -> (B*M, ...), interleaved; (B*k, ...) with `views` (B, k)."""
         return expand_views(input, self.views) if views is None else take_views(input, self.views, views)
 
     def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
+        self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
-        """`loss`, its named parts, and `output`: class logits (B, N) of each image's first view, detached."""
+        """`loss`, its named parts, and `output`: class logits (B, N) of each image's first view, detached.
+
+        features: (B*M, D) of `expand(input, context.views)`; with `context.views` (B, k), M is k.
+        """
         raise InputError(f"{type(self).__name__} has no loss")
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
-        """Class logits (B, N) from features (B, D) of plain images, for a one-pass kind of inference."""
+        """Class logits (B, N) from features (B, D) of plain images, for an inference of one pass."""
         return heads["plain"](features)
 
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
@@ -66,13 +108,53 @@ class Method:
         return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), average)
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
-        """Logits (B, M) of the view that each image was seen through; None where nothing learns to tell."""
+        """Logits (B, M) of the view that each image was seen through; None where nothing learns that."""
         return None
 
-    def _per_image(self, views: Tensor | None) -> int:
-        return len(self.views) if views is None else views.shape[1]
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The old name of `inferences`."""
+        warn_renamed("Method.kinds", "inferences")
+        return self.inferences
+
+    def _per_image(self, context: StepContext) -> int:
+        return len(self.views) if context.views is None else context.views.shape[1]
 
 
+class Declared(NamedTuple):
+    """A method's class, and the values of its fields that its name stands for."""
+
+    make: type[Method]
+    preset: dict[str, Any]
+
+
+METHODS: dict[str, Declared] = {}
+Kind = TypeVar("Kind", bound=type[Method])
+
+
+def register_method(name: str, **preset: Any) -> Callable[[Kind], Kind]:
+    """Decorate a method's class: `name` makes it with these values of its fields."""
+
+    def add(kind: Kind) -> Kind:
+        if name in METHODS:
+            raise InputError(f"method {name!r} is registered twice")
+        METHODS[name] = Declared(kind, preset)
+        return kind
+
+    return add
+
+
+def option(default: Any, description: str, **limits: Any) -> Any:
+    """A field of a method that can be set: default, meaning, and limits as pydantic names them."""
+    return field(default=default, metadata={"description": description, "limits": limits})
+
+
+def method_options(kind: type[Method]) -> dict[str, Any]:
+    """The fields of a method's class that can be set, by name; each has `type`, `default` and `metadata`."""
+    return {each.name: each for each in fields(kind) if "description" in each.metadata}  # type: ignore[arg-type]
+
+
+@register_method("baseline")
 @dataclass(frozen=True)
 class Baseline(Method):
     """Cross entropy on the images as they are."""
@@ -89,13 +171,14 @@ class Baseline(Method):
         return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
 
     def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
+        self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
         logits = heads["plain"](features)
         return {"loss": self.criterion(logits, target), "output": logits.detach()}
 
 
+@register_method("da")
 @dataclass(frozen=True)
 class DataAugmentation(Method):
     """L_DA: every view with the label of its class. Forces invariance to the views."""
@@ -115,15 +198,16 @@ class DataAugmentation(Method):
         return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
 
     def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
+        self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
-        count = self._per_image(views)
+        count = self._per_image(context)
         logits = heads["plain"](features)
         loss = data_augmentation_loss(logits, target, count, self.criterion)
         return {"loss": loss, "output": logits[::count].detach()}
 
 
+@register_method("mt")
 @dataclass(frozen=True)
 class MultiTask(DataAugmentation):
     """L_MT: the class and the view, each by a head of its own. Forces invariance too."""
@@ -137,38 +221,51 @@ class MultiTask(DataAugmentation):
         return heads
 
     def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
+        self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `class` and `view`, and `output`."""
-        by_class = super().losses(heads, features, target, views)
-        view_logits = heads["view"](features)
-        by_view = view_loss(view_logits) if views is None else cross_entropy(view_logits, views.flatten())
+        count, num_views, views = self._per_image(context), len(self.views), context.views
+        logits, view_logits = heads["plain"](features), heads["view"](features)
+        loss = multi_task_loss(logits, view_logits, target, num_views, self.criterion, views)
         return {
-            "loss": by_class["loss"] + by_view,
-            "class": by_class["loss"].detach(),
-            "view": by_view.detach(),
-            "output": by_class["output"],
+            "loss": loss,
+            "class": data_augmentation_loss(logits.detach(), target, count, self.criterion),
+            "view": view_loss(view_logits.detach(), views),
+            "output": logits[::count].detach(),
         }
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
-        """What the view's own head says."""
+        """The logits of the view's own head."""
         return heads["view"](features)
 
 
+@register_method("sla")
+@register_method("sla+sd", distill=True)
 @dataclass(frozen=True)
 class SLA(Method):
     """Self-supervised label augmentation: one joint head over (class, view); with `distill`, a plain student.
 
     L = L_SLA [+ KL(P_aggregated || sigma(z_0; u)) + beta * CE(sigma(z_0; u), y)]
+
+    Args:
+        views: whose number becomes part of the label.
+        distill: learn a student of the aggregated answer, for inference in one pass.
+        beta: weight of the student's own cross entropy.
+        temperature: of the distillation.
+        view_reduction: "mean" over the views of an image, or their "sum".
+        criterion: `(logits, target) -> loss`; it sees joint logits and joint labels, and the student's.
+        head: "linear" or "cosine".
     """
 
     views: Views = field(default_factory=Rotation)
     distill: bool = False
-    beta: float = 1.0
-    temperature: float = 1.0
-    view_reduction: str = "mean"
+    beta: float = option(1.0, "weight of the student's own cross entropy", ge=0)
+    temperature: float = option(1.0, "of the distillation", gt=0)
+    view_reduction: Literal["mean", "sum"] = option("mean", "of the joint loss over views: mean or sum")
     criterion: Criterion = cross_entropy
     head: str = "linear"
+
+    FEW: ClassVar[tuple[int, int]] = (1, 2)  # views of a step when fine-tuning, without and with a student
 
     def __post_init__(self) -> None:
         check_views(self.views)
@@ -184,7 +281,7 @@ class SLA(Method):
 
     @property
     def inferences(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Single and aggregated; distilled when it was trained for."""
+        """Single and aggregated; distilled where there is a student."""
         return ("single", "aggregated", "distilled") if self.distill else ("single", "aggregated")
 
     @property
@@ -193,9 +290,19 @@ class SLA(Method):
         return ("joint", "distillation", "student") if self.distill else ("joint",)
 
     @property
-    def needs_plain(self) -> bool:  # type: ignore[override]
-        """The student sees the plain image."""
-        return self.distill
+    def least_views(self) -> int:  # type: ignore[override]
+        """The student sees the plain image, and its teacher one view more."""
+        return 2 if self.distill else 1
+
+    @property
+    def finetuning_views(self) -> int | None:  # type: ignore[override]
+        """From pretrained weights, more passes with fewer views beat fewer passes with all, at equal cost."""
+        return self.FEW[self.distill]
+
+    @property
+    def one_pass(self) -> str:  # type: ignore[override]
+        """Distilled where there is a student."""
+        return "distilled" if self.distill else "single"
 
     @property
     def headline(self) -> str:
@@ -210,10 +317,10 @@ class SLA(Method):
         return heads
 
     def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
+        self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `joint`, `distillation` and `student`, and `output`."""
-        num_views, count = len(self.views), self._per_image(views)
+        num_views, count, views = len(self.views), self._per_image(context), context.views
         joint_logits = heads["joint"](features)
         joint = sla_loss(joint_logits, target, num_views, self.criterion, self.view_reduction, views)
         if not self.distill:
@@ -235,7 +342,9 @@ class SLA(Method):
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""
-        return heads["plain"](features) if inference == "distilled" else heads["joint"].block(features, 0)  # type: ignore[operator]
+        if inference == "distilled":
+            return heads["plain"](features)
+        return heads["joint"].block(features, 0)  # type: ignore[operator]
 
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """Each view's own block, averaged; logits of other views are computed only for the marginal."""
@@ -248,79 +357,6 @@ class SLA(Method):
         return marginal_over_classes(heads["joint"](features), len(self.views))
 
 
-class Several(Method):
-    """Several methods on one backbone, each with heads of its own: losses add up, class logits average."""
-
-    def __init__(self, *methods: Method) -> None:
-        if not methods:
-            raise InputError("Several needs at least one method")
-        for method in methods:
-            check_method(method)
-            if isinstance(method, Several):
-                raise InputError("Several takes no Several: name all their methods in one")
-        self.methods = methods
-        self.views, self.criterion = methods[0].views, methods[0].criterion
-        others = [method.inferences for method in methods[1:]]
-        self.inferences = tuple(
-            kind for kind in methods[0].inferences if all(kind in other for other in others)
-        )
-
-    @property
-    def headline(self) -> str:
-        """The first method's, where all have it."""
-        return self.methods[0].headline if self.methods[0].headline in self.inferences else "single"
-
-    @property
-    def criteria(self) -> tuple[Criterion, ...]:
-        """Those of all methods."""
-        return tuple(criterion for method in self.methods for criterion in method.criteria)
-
-    def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """The heads of each method under its number."""
-        heads = (method.build_heads(in_features, num_classes) for method in self.methods)
-        return nn.ModuleDict({str(number): each for number, each in enumerate(heads)})
-
-    def expand(self, input: Tensor, views: Tensor | None = None) -> Tensor:
-        """The images of each method, one method after the other."""
-        if views is not None:
-            raise InputError("a choice of views for each image fits one method, not several")
-        return torch.cat([method.expand(input) for method in self.methods])
-
-    def losses(
-        self, heads: nn.ModuleDict, features: Tensor, target: Target, views: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """The sum of the losses, each method's own as `0.loss`, `0.joint`, ..., and the mean `output`."""
-        parts = [m.losses(h, f, target) for m, h, f in self._each(heads, features)]
-        result = {"loss": torch.stack([part["loss"] for part in parts]).sum()}
-        for number, part in enumerate(parts):
-            result |= {f"{number}.{name}": value.detach() for name, value in part.items() if name != "output"}
-        return result | {"output": torch.stack([part["output"] for part in parts]).mean(0)}
-
-    def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
-        """The mean of the methods' class logits."""
-        each = [m.classify(heads[str(i)], features, inference) for i, m in enumerate(self.methods)]  # type: ignore[arg-type]
-        return torch.stack(each).mean(0)
-
-    def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
-        """The mean of the methods' aggregated class logits."""
-        return torch.stack([m.aggregate(h, f, average) for m, h, f in self._each(heads, features)]).mean(0)
-
-    def _each(self, heads: nn.ModuleDict, features: Tensor) -> list[tuple[Method, nn.ModuleDict, Tensor]]:
-        counts = [len(method.views) for method in self.methods]
-        batch = features.shape[0] // sum(counts)
-        pieces = features.split([batch * count for count in counts])
-        return [(m, heads[str(i)], f) for i, (m, f) in enumerate(zip(self.methods, pieces, strict=True))]  # type: ignore[misc]
-
-
-METHODS: dict[str, Callable[..., Method]] = {  # by their names in the paper's tables
-    "baseline": lambda views, **options: Baseline(**options),
-    "da": DataAugmentation,
-    "mt": MultiTask,
-    "sla": SLA,
-    "sla+sd": partial(SLA, distill=True),
-}
-
-
 def check_method(method: object) -> None:
     """Refuse what is no `Method`."""
     if isinstance(method, str):
@@ -329,8 +365,63 @@ def check_method(method: object) -> None:
         raise InputError(f"a method is an object such as SLA(), not {method!r}")
 
 
+def find_method(name: str) -> Declared:
+    """The class behind a name: one of the paper's tables, or `package.module:Class` of your own."""
+    if name in METHODS:
+        return METHODS[name]
+    if not is_plugin_name(name):
+        raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}, or package.module:Class")
+    found = import_plugin(name)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(f"{name}: not a class of methods: it must be a subclass of sla.Method")
+    return Declared(found, {})
+
+
 def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
-    """A method by the name the paper's tables give it; rotation unless other views are named."""
-    if name not in METHODS:
-        raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
-    return METHODS[name](views=Rotation() if views is None else views, **options)
+    """A method by the name the paper's tables give it, or by `package.module:Class`; rotation by default."""
+    kind, preset = find_method(name)
+    known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
+    for given in options:
+        if given not in known:
+            raise InputError(f"method {name!r} has no option {given!r}{nearest(given, known)}")
+    if "views" in known:
+        options["views"] = Rotation() if views is None else views
+    return kind(**preset | options)
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """A method as plain data, without its criterion, which inference does not need."""
+    names = [
+        name for name, declared in METHODS.items() if declared.make is type(method) and not declared.preset
+    ]
+    described: dict[str, Any] = {"name": names[0] if names else name_of(type(method))}
+    for each in fields(method):  # type: ignore[arg-type]
+        value = getattr(method, each.name)
+        if each.name == "views":
+            described["views"] = _text_of(value)
+        elif each.name != "criterion":
+            described[each.name] = value
+    return described
+
+
+def restore_method(described: dict[str, Any]) -> Method:
+    """The method that `describe_method` described; a class of somebody's own must have been allowed."""
+    kind = find_method(described["name"]).make
+    arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
+    if any(each.name == "views" and each.init for each in fields(kind)):  # type: ignore[arg-type]
+        arguments["views"] = parse_views(described["views"])
+    return kind(**arguments)
+
+
+def _text_of(views: Views) -> str:
+    """The text of views that can be read back."""
+    try:
+        same = parse_views(views.text) == views
+    except InputError:
+        same = False
+    if not same:
+        raise InputError(
+            f"views of your own ({views.text}) cannot be written to a file unless they are named "
+            "package.module:Name; save the state_dict instead"
+        )
+    return views.text

@@ -23,7 +23,7 @@ from sla.augment.policy import SCALES, make_policy
 from sla.disk import exclusive, reason, replacing
 from sla.errors import InputError, MissingExtraError, shown
 from sla.images.store import Dataset, Splits
-from sla.progress import QUIET, Progress
+from sla.progress import QUIET, Progress, StepsOnly
 from sla.runs.config import read_config, validate
 from sla.runs.preprocessing import build_pipelines
 from sla.runs.signals import StoppedError
@@ -185,20 +185,10 @@ def _learn(
     progress.message(f"{folder.name}: training on {len(images):,} images")
     splits = Splits(config.data.source, images)
     try:
-        train(config, folder, resume=begun, splits=splits, progress=_StepsOnly(progress))
+        train(config, folder, resume=begun, splits=splits, progress=StepsOnly(progress))
     except StoppedError:
         raise StoppedError("stopped; what is finished is kept: the same command continues") from None
     return Run(folder)
-
-
-class _StepsOnly(Progress):
-    """The steps of a fold's training; its messages are those of every run and are not repeated."""
-
-    def __init__(self, inner: Progress) -> None:
-        self.inner = inner
-
-    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
-        self.inner.step(done, total, metrics)
 
 
 class _Scorer:

@@ -1,4 +1,4 @@
-"""The few statistics that tables and pages show: means, shares, paired differences, with intervals."""
+"""Statistics for tables and pages: means, proportions and paired differences, with 95% intervals."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Interval(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 above zero, -1 below, 0 where the interval holds zero: not decided."""
+        """+1 if the interval is above zero, -1 if below, 0 if it contains zero."""
         return (self.low > 0) - (self.high < 0)
 
 
@@ -34,28 +34,28 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def share(hits: float, count: int) -> Interval:
-    """`hits` of `count` as a share in percent, with its 95% interval by Wilson's score."""
+    """`hits` of `count` in percent, with Wilson's 95% score interval."""
     if count < 1:
         return Interval(math.nan, 0.0, 100.0)
     z2 = NormalDist().inv_cdf(0.975) ** 2
     middle = (hits + z2 / 2) / (count + z2)
     half = math.sqrt(z2 * (hits * (count - hits) / count + z2 / 4)) / (count + z2)
-    # Rounding must not leave an end beside the share itself.
+    # Rounding must not exclude the estimate itself.
     low, high = min(middle - half, hits / count), max(middle + half, hits / count)
     return Interval(100 * hits / count, 100 * max(low, 0.0), 100 * min(high, 1.0))
 
 
 def paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """The mean difference of values measured on the same seeds or images."""
+    """The mean difference of values measured on the same seeds or images, with its interval."""
     return interval([a - b for a, b in zip(values, baseline, strict=True)])
 
 
 def paired_shares(gained: int, lost: int, count: int) -> Interval:
-    """The difference, in points, of two shares of the same `count` things, with its 95% interval by Tango.
+    """The difference of two proportions of the same `count` images, in points, with Tango's 95% interval.
 
-    `gained` are hits of the second alone, `lost` of the first alone. The interval holds every difference d
-    that the score test (gained - lost - count d)^2 <= z^2 count (2 q + d (1 - d)) does not refute, where q
-    is the likeliest share of the lost under d. It is right also for few images and for shares near 0 or 1.
+    `gained` counts hits of the second alone, `lost` of the first alone. The interval contains every d that
+    the score test (gained - lost - count d)^2 <= z^2 count (2 q + d (1 - d)) does not reject, where q
+    is the maximum-likelihood proportion of the lost given d. It is valid for few images and near 0 or 1.
     """
     if count < 1:
         return Interval(math.nan, -100.0, 100.0)
@@ -69,7 +69,7 @@ def paired_shares(gained: int, lost: int, count: int) -> Interval:
         return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
 
     def end(wanted: float, low: float, high: float) -> float:
-        """Where the score, which falls as d grows, is as wanted."""
+        """Where the score, which decreases with d, equals `wanted`."""
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if score(middle) > wanted else (low, middle)
@@ -80,16 +80,16 @@ def paired_shares(gained: int, lost: int, count: int) -> Interval:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """McNemar's exact p-value: how often chance alone, at one to one, splits the changes so unevenly."""
+    """McNemar's exact p-value: the probability of a split at least as uneven if both were equally likely."""
     changes, tail, term = gained + lost, 0, 1
     for k in range(min(gained, lost) + 1):
-        tail += term  # changes choose k, in whole numbers
+        tail += term  # the binomial coefficient (changes, k)
         term = term * (changes - k) // (k + 1)
     return min(2 * tail / 2**changes, 1.0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of several tests made at once, adjusted by Holm: the risk is that of all of them together."""
+    """p-values adjusted by Holm: the significance level holds for all the tests together."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min((len(p_values) - rank) * p_values[place], 1.0))
@@ -98,7 +98,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def t_quantile(freedom: int, probability: float = 0.975) -> float:
-    """The point below which Student's t with this many degrees of freedom falls with the probability."""
+    """The quantile of Student's t with this many degrees of freedom."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2

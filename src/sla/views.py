@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sla.errors import InputError, nearest
+from sla.plugins import import_plugin, is_plugin_name
 
 CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 
@@ -14,11 +15,18 @@ CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 class Views:
     """An ordered set of M transformations of a batch; the base of every kind of views.
 
-    `text` names the set so that `parse_views(views.text)` gives it back; `names` has one short name a view.
+    Attributes:
+        text: names the set, so that `parse_views(views.text)` gives it back.
+        names: one short name per view, for people.
+        channels: how many an image must have; None for any number.
+        elements: the elementary transformations that are in it, as augmentations name those they contain
+            ("rotation by 180", "channels GBR"): an augmentation that makes one of them contradicts its label.
     """
 
     text: str
     names: tuple[str, ...]
+    channels: int | None = None
+    elements: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -71,6 +79,7 @@ class Rotation(Views):
         self.names = tuple(f"{d}°" for d in self.degrees)
         short = {(0, 90, 180, 270): "rot4", (0, 180): "rot2"}
         self.text = short.get(self.degrees, f"rot({','.join(map(str, self.degrees))})")
+        self.elements = frozenset(f"rotation by {d}" for d in self.degrees[1:])
 
     def apply(self, input: Tensor, view: int) -> Tensor:
         """(..., S, S) turned by the view's angle."""
@@ -88,6 +97,8 @@ class Rotation(Views):
 class ColorPermutation(Views):
     """The colour channels in another order; all six orders unless named, RGB first."""
 
+    channels = 3
+
     def __init__(self, *orders: str) -> None:
         self.orders = orders or CHANNEL_ORDERS
         for order in self.orders:
@@ -99,6 +110,7 @@ class ColorPermutation(Views):
         self.names = self.orders
         short = {CHANNEL_ORDERS: "rgb6", ("RGB", "GBR", "BRG"): "rgb3"}
         self.text = short.get(self.orders, f"rgb({','.join(self.orders)})")
+        self.elements = frozenset(f"channels {order}" for order in self.orders[1:])
 
     def apply(self, input: Tensor, view: int) -> Tensor:
         """(B, 3, H, W) with its channels in the view's order."""
@@ -145,6 +157,8 @@ class Product(Views):
         self.first, self.second = first, second
         self.names = tuple(f"{a} {b}" for a in first.names for b in second.names)
         self.text = f"{first.text}*{second.text}"
+        self.channels = first.channels or second.channels
+        self.elements = first.elements | second.elements
 
     def apply(self, input: Tensor, view: int) -> Tensor:
         """First's view i, then second's view j, where view = i * len(second) + j."""
@@ -184,7 +198,7 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
         raise InputError("each image must be seen through at least one view, not (B, 0)")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(f"view numbers must be whole numbers, not {index.dtype}")
-    # Values are looked at only where that costs no synchronisation.
+    # Values are checked only where that costs no synchronisation.
     if index.device.type == "cpu" and not torch.compiler.is_compiling():
         for number in index.unique().tolist():
             if not 0 <= number < len(views):
@@ -199,7 +213,11 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
 
 
 def parse_views(text: str) -> Views:
-    """Views from text: `rot4`, `rot2`, `rgb3`, `rgb6`, `rot(0,90)`, `rgb(RGB,BGR)`, `none`, joined by `*`."""
+    """Views from text: `rot4`, `rot2`, `rgb3`, `rgb6`, `rot(0,90)`, `rgb(RGB,BGR)`, `none`, joined by `*`.
+
+    A term may be views of your own, `package.module:Name`: a `Views` object, or a class or function that
+    makes one without arguments.
+    """
     views: Views = Identity()
     for term in text.split("*"):
         views = views * _parse_term(term.strip(), text)
@@ -216,6 +234,8 @@ def _parse_term(term: str, text: str) -> Views:
     }
     if term in known:
         return known[term]()
+    if is_plugin_name(term):
+        return _own_views(term)
     call = re.fullmatch(r"(rot|rgb)\(([^()]*)\)", term)
     if call is None:
         choices = (*known, "rot(0,90)", "rgb(RGB,BGR)")
@@ -227,6 +247,15 @@ def _parse_term(term: str, text: str) -> Views:
     if not all(argument.isdecimal() for argument in arguments):
         raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {term!r}")
     return Rotation(*map(int, arguments))
+
+
+def _own_views(name: str) -> Views:
+    found = import_plugin(name)
+    views = found if isinstance(found, Views) else found() if callable(found) else None
+    if not isinstance(views, Views):
+        raise InputError(f"{name}: not views, nor a class or function that makes them")
+    views.text = name
+    return views
 
 
 def _seen(input: Tensor, views: Views, view: int) -> Tensor:
@@ -250,10 +279,10 @@ def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
         for b in second:
             if a == b or any(isinstance(a, k) and isinstance(b, k) for k in (Rotation, ColorPermutation)):
                 product = f"{a.text}*{b.text}"
-                raise InputError(f"{product} has views that cannot be told apart: name them in one set")
+                raise InputError(f"{product} repeats views: name them in one set")
 
 
 def _check_distinct(what: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise InputError(f"{what} {value} is named twice: two views that look alike cannot be told apart")
+            raise InputError(f"{what} {value} is named twice: two equal views cannot be told from each other")

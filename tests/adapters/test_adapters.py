@@ -7,7 +7,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sla
 from sla.datasets.load import load
-from sla.tasks.classifier.step import Step
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +24,10 @@ def digits():
 def test_step_meets_timms_task_contract():
     """A dict with `loss` to run backward from, and `output`, logits for metrics, one row an image."""
     model = sla.create("resnet8", 5, sla.SLA(distill=True))
-    step = Step(model)
-    result = step(torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 4]))
+    result = model(torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 4]))
     result["loss"].backward()
     assert result["output"].shape == (4, 5)
-    assert all(p.grad is not None for p in step.parameters())
+    assert all(p.grad is not None for p in model.parameters())
     assert {"loss", "joint", "distillation", "student", "output"} == set(result)
 
 
@@ -47,10 +45,9 @@ def test_step_goes_where_a_timm_task_goes():
         def __init__(self, model):
             super().__init__(verbose=False)
             self.trainable_module = model
-            self.step = Step(model)
 
         def forward(self, input, target):
-            return self.step(input, target)
+            return self.trainable_module(input, target)
 
     task = Task(sla.create("resnet8", 3, sla.SLA()))
     task.setup_ema(decay=0.5)
@@ -66,10 +63,9 @@ def test_step_goes_where_a_timm_task_goes():
 def test_step_compiles_to_the_same_losses():
     torch.manual_seed(0)
     model = sla.create("convnet4", 5, sla.SLA(distill=True), width=8)
-    step = Step(model)
     batch = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 4])
     torch.testing.assert_close(
-        dict(torch.compile(step, backend="aot_eager", fullgraph=True)(*batch)), dict(step(*batch))
+        dict(torch.compile(model, backend="aot_eager", fullgraph=True)(*batch)), dict(model(*batch))
     )
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
-from sla.backbones import create_backbone
-from sla.backbones.efficientnet_lite import PREPROCESSING, SameConv2d, pretrained_head, pretrained_state
+from sla.backbones import create_backbone, find_weights
+from sla.backbones.efficientnet_lite import EXPECTED, SameConv2d, pretrained_state
 from sla.errors import InputError, MissingExtraError
 
 CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
@@ -83,9 +84,8 @@ def test_pretrained_tensors_are_the_published_ones():
     need_weights()
     backbone, published = create_backbone("efficientnet_lite0", pretrained=True), pretrained_state()
     assert len(published) == 296
-    head = {f"_fc.{key}": tensor for key, tensor in pretrained_head().state_dict().items()}
-    state = backbone.state_dict() | head
-    assert state.keys() == published.keys()
+    state = backbone.state_dict()
+    assert state.keys() == {key for key in published if not key.startswith("_fc.")}
     assert all(torch.equal(state[key], published[key]) for key in state)
 
 
@@ -93,8 +93,10 @@ def test_pretrained_weights_see_birds():
     need_weights()
     if not CUB.exists():
         pytest.skip("needs the CUB-200-2011 pictures beside the repository")
-    backbone, head = create_backbone("efficientnet_lite0", pretrained=True).eval(), pretrained_head()
-    size = (backbone.preprocessing.resolution,) * 2
+    backbone, head = create_backbone("efficientnet_lite0", pretrained=True).eval(), nn.Linear(1280, 1000)
+    head.load_state_dict({key: pretrained_state()[f"_fc.{key}"] for key in ("weight", "bias")})
+    expected = find_weights("efficientnet_lite0").input
+    size = (expected.resolution,) * 2
     with zipfile.ZipFile(CUB) as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".webp"))
         pictures = []
@@ -102,7 +104,7 @@ def test_pretrained_weights_see_birds():
             picture = Image.open(io.BytesIO(archive.read(name))).convert("RGB")
             pictures.append(np.asarray(picture.resize(size, Image.Resampling.BICUBIC)))
     images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
-    mean, std = (torch.tensor(value).view(3, 1, 1) for value in backbone.preprocessing[:2])
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in expected[:2])
     with torch.no_grad():
         first = torch.cat([head(backbone((part - mean) / std)).argmax(1) for part in images.split(25)])
     assert torch.isin(first, torch.tensor(IMAGENET_BIRDS)).sum() >= 80  # 59 of 1000 classes are birds
@@ -110,9 +112,14 @@ def test_pretrained_weights_see_birds():
 
 def test_preprocessing_is_the_published_one():
     pixels = np.array([0.0, 127.0, 255.0])
-    ours = (pixels / 255 - PREPROCESSING.mean[0]) / PREPROCESSING.std[0]
+    ours = (pixels / 255 - EXPECTED.mean[0]) / EXPECTED.std[0]
     np.testing.assert_allclose(ours, (pixels - 127) / 128, atol=1e-12)
-    assert PREPROCESSING.resolution == 224
+    assert EXPECTED.resolution == 224
+
+
+def test_weights_are_described_without_building_anything():
+    assert find_weights("efficientnet_lite0").input == EXPECTED
+    assert find_weights("resnet18") is None
 
 
 def test_what_cannot_be_had_is_said(monkeypatch):

@@ -73,7 +73,7 @@ def test_unknown_names_and_options_say_what_is_meant():
         create_backbone("resnt32")
     with pytest.raises(InputError, match=r"'resnet18' has no option 'steam', did you mean 'stem'\?"):
         create_backbone("resnet18", steam="small")
-    with pytest.raises(InputError, match=r"'wrn10_1': its options {'dropout': 'high'} do not go: "):
+    with pytest.raises(InputError, match=r"'wrn10_1': invalid options {'dropout': 'high'}: "):
         create_backbone("wrn10_1", dropout="high")
     with pytest.raises(InputError, match="'convnet4': no weights are published with it here"):
         create_backbone("convnet4", pretrained=True)

@@ -7,9 +7,10 @@ from torch import nn
 
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_parameters
-from sla.backbones.dropblock import DropBlock, advance_step, drop_block
+from sla.backbones.dropblock import DropBlock, drop_block
 from sla.classifier import Classifier
 from sla.errors import InputError
+from sla.hooks import follow_step
 from sla.methods import SLA
 
 
@@ -141,12 +142,12 @@ def test_rate_follows_steps_and_not_calls():
     model = nn.Sequential(nn.Identity(), layer)
     maps = torch.ones(200, 20, 4, 4)
     rates = []
-    for _ in range(6):
+    for step in range(6):
+        follow_step(model, step, 6)
         rates.append(layer.current_rate.item())
         model(maps), model(maps)  # support and query
         model.eval()(maps)
         model.train()
-        advance_step(model)
     assert rates == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.2])
     assert (model(maps) == 0).any()
     assert torch.equal(model.eval()(maps), maps)

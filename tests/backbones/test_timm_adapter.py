@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from sla.backbones import create_backbone
+from sla.backbones import create_backbone, find_weights
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import InputError, MissingExtraError, SLAError
 
@@ -50,7 +50,9 @@ def test_features_are_timms_own(timm):
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(theirs.fc(ours(images)), theirs(images))
-    assert ours.preprocessing == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+    weights = find_weights("timm:resnet18")
+    assert weights.input == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224)
+    assert not weights.available  # timm downloads them
 
 
 @pytest.mark.usefixtures("timm")

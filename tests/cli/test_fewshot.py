@@ -179,7 +179,7 @@ def test_broken_pictures_are_refused_or_skipped_on_request(runs, photos, tmp_pat
     for words in (predict, evaluate, train):
         with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files"):
             sla(*words)
-        with pytest.warns(SLAWarning, match=r"left out .*broken.png"):
+        with pytest.warns(SLAWarning, match=r"skipped .*broken.png"):
             said = sla(*words, "--on-bad-image", "skip")
         if words is predict:
             assert [json.loads(line)["file"] for line in said.splitlines()] == [str(new / "a.png")]

@@ -222,7 +222,7 @@ def test_what_cannot_be_compared_is_one_line(small, photos, tmp_path, capsys):
         ([small, other], "different label sets (10 and 2 classes; not in both: 0, 1, 2, 3, 4, and 7 more)"),
         ([small, other, "--inference", "aggregated"], "no aggregated inference"),
         ([small, tmp_path / "nowhere"], "not a run"),
-        ([f"{small}:single", small, "--data", "nowhere"], "'nowhere' is no folder here"),
+        ([f"{small}:single", small, "--data", "nowhere"], "'nowhere' is neither a folder"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["compare", *map(str, names), "--out", str(tmp_path / "page.html")])

@@ -131,12 +131,7 @@ def test_a_stop_in_the_middle_changes_nothing(sampling):
 
 
 def augmented(batch):
-    ops = (
-        RandomResizedCrop(12),
-        Flip(),
-        ColorJitter(0.4, 0.4, 0.4, 0.1),
-        Normalize((0.5,) * 3, (0.2,) * 3),
-    )
+    ops = (RandomResizedCrop(12), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize((0.5,) * 3, (0.2,) * 3))
     return Pipeline(ops)(batch.images, batch.draws, batch.aspect)
 
 

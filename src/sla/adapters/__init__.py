@@ -1,1 +1,1 @@
-"""Doors to other libraries' loops. timm's training tasks take `sla.tasks.classifier.step.Step` as it is."""
+"""Doors to other libraries' loops. timm's training tasks take a classifier as it is."""

@@ -1,8 +1,8 @@
 """Backbones by name: images (B, C, H, W) in, pooled features (B, num_features) out.
 
-A backbone is an `nn.Module` with `num_features`, `forward_features` (the map before pooling) and, where
-published weights exist, `preprocessing` (the input they expect). It knows nothing of heads or classes.
-A family of them is one file in this folder and one decorator in it.
+A backbone is an `nn.Module` with `num_features` and `forward_features` (the map before pooling). It knows
+nothing of heads or classes. A family of them is one file in this folder and one decorator in it, which also
+says whether weights are published. A backbone of your own is a class or factory, `package.module:Name`.
 """
 
 import importlib
@@ -13,19 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.errors import InputError, nearest
+from sla.plugins import import_plugin, is_allowed, is_plugin_name
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Preprocessing", "create_backbone", "list_backbones", "register"]
+__all__ = ["ExpectedInput", "Weights", "create_backbone", "find_weights", "list_backbones", "register"]
 
 Factory = Callable[..., "nn.Module"]
 
-_FACTORIES: dict[str, Factory] = {}
-_PATTERNS: dict[str, Factory] = {}
 
-
-class Preprocessing(NamedTuple):
+class ExpectedInput(NamedTuple):
     """The input that published weights expect: (pixels in [0, 1] - mean) / std, squares of `resolution`."""
 
     mean: tuple[float, ...]
@@ -33,9 +31,24 @@ class Preprocessing(NamedTuple):
     resolution: int
 
 
-def register(*names: str, pattern: str | None = None) -> Callable[[Factory], Factory]:
+class Weights(NamedTuple):
+    """Published weights of a backbone: the input they expect, and whether they are on this machine."""
+
+    input: ExpectedInput
+    available: bool  # without a download
+
+
+_FACTORIES: dict[str, Factory] = {}
+_PATTERNS: dict[str, Factory] = {}
+_WEIGHTS: dict[str, Callable[[str], Weights | None]] = {}
+
+
+def register(
+    *names: str, pattern: str | None = None, weights: Callable[[str], Weights | None] | None = None
+) -> Callable[[Factory], Factory]:
     """Decorate `factory(name, *, in_channels=3, ...)`, which makes every backbone of these names.
 
+    `weights(name)` says what is published with them, without building anything.
     A name that ends in a colon stands for a library: `timm:` makes every `timm:<name>`. A `pattern` stands
     for names that are not listed: every name that matches it as a whole. The options of a backbone are the
     keyword-only arguments of its factory.
@@ -46,6 +59,8 @@ def register(*names: str, pattern: str | None = None) -> Callable[[Factory], Fac
             if name in _FACTORIES:
                 raise InputError(f"backbone {name!r} is registered twice")
             _FACTORIES[name] = factory
+            if weights is not None:
+                _WEIGHTS[name] = weights
         if pattern is not None:
             _PATTERNS[pattern] = factory
         return factory
@@ -59,18 +74,30 @@ def list_backbones() -> list[str]:
     return sorted(names, key=lambda name: [int(s) if s.isdigit() else s for s in re.split(r"(\d+)", name)])
 
 
-def create_backbone(name: str, **options: Any) -> "nn.Module":
-    """The backbone of this name, such as `resnet32` or `timm:convnext_atto`.
+def find_weights(name: str) -> Weights | None:
+    """What is published for the backbone of this name; None for nothing. No network is built."""
+    _factories()
+    library, colon, _ = name.partition(":")
+    described = _WEIGHTS.get(library + colon)
+    return described(name) if described is not None else None
 
-    Every backbone takes `in_channels` (3); the others' options are told when one is wrong.
+
+def create_backbone(name: str, **options: Any) -> "nn.Module":
+    """The backbone of this name, such as `resnet32` or `timm:convnext_atto`, or `package.module:Name`.
+
+    Every backbone takes `in_channels` (3); the error for a wrong option lists the right ones.
     """
     library, colon, _ = name.partition(":")
     factory = _factories().get(library + colon)
+    if factory is None and is_allowed(name):
+        return _own_backbone(name, options)
     for pattern in _PATTERNS:
         if factory is None and re.fullmatch(pattern, name):
             factory = _PATTERNS[pattern]
     if factory is None:
-        raise InputError(f"no backbone is called {name!r}{nearest(name, [*list_backbones(), 'timm:<name>'])}")
+        hint = nearest(name, [*list_backbones(), "timm:<name>"])
+        own = f"; code of somebody's own needs --allow {name}" if is_plugin_name(name) else ""
+        raise InputError(f"no backbone is called {name!r}{hint}{own}")
     _check_options(name, factory, options)
     try:
         return factory(name, **options)
@@ -80,7 +107,17 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
         if not options:
             raise
         reason = str(error).splitlines()[0]
-        raise InputError(f"backbone {name!r}: its options {options!r} do not go: {reason}") from error
+        raise InputError(f"backbone {name!r}: invalid options {options!r}: {reason}") from error
+
+
+def _own_backbone(name: str, options: dict[str, Any]) -> "nn.Module":
+    try:
+        backbone = import_plugin(name)(**options)
+    except TypeError as error:
+        raise InputError(f"backbone {name!r}: invalid options {options!r}: {error}") from error
+    if not isinstance(getattr(backbone, "num_features", None), int):
+        raise InputError(f"backbone {name!r}: it has no num_features, the width of its features")
+    return backbone
 
 
 def _factories() -> dict[str, Factory]:

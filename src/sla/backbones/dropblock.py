@@ -27,15 +27,19 @@ def drop_block(input: Tensor, rate: float | Tensor, block_size: int) -> Tensor:
 class DropBlock(nn.Module):
     """`drop_block` in training; the rate rises from 0 to `rate` over `ramp_steps` training steps.
 
-    It counts the steps that `advance_step` tells it of, not its calls: a step may go forward several times.
+    It follows the steps of the run, not its own calls: a step may go forward several times.
     """
 
-    steps: Tensor  # int64 (), training steps that are over; in the state dict, so a resumed run goes on
+    steps: Tensor  # int64 (), training steps done; saved, so a resumed run has the same rate
 
     def __init__(self, rate: float, block_size: int, ramp_steps: int) -> None:
         super().__init__()
         self.rate, self.block_size, self.ramp_steps = rate, block_size, ramp_steps
         self.register_buffer("steps", torch.tensor(0))
+
+    def on_step(self, step: int, steps: int) -> None:
+        """Before step number `step`: so many steps are done."""
+        self.steps.fill_(step)
 
     @property
     def current_rate(self) -> Tensor:
@@ -47,10 +51,3 @@ class DropBlock(nn.Module):
         if not self.training or self.rate == 0:
             return input
         return drop_block(input, self.current_rate, self.block_size)
-
-
-def advance_step(model: nn.Module) -> None:
-    """Tell every DropBlock in a model that a training step is over."""
-    for module in model.modules():
-        if isinstance(module, DropBlock):
-            module.steps += 1

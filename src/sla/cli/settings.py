@@ -7,12 +7,17 @@ from sla.errors import InputError
 
 
 def make_tree(
-    given: dict[str, Any], assign: list[str] | None, file: Path | None = None, task: str | None = None
+    given: dict[str, Any],
+    assign: list[str] | None,
+    file: Path | None = None,
+    recipe: str | None = None,
+    task: str | None = None,
 ) -> dict[str, Any]:
-    """What a file says, then the options that were given, then `--set`.
+    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts.
 
     `task` is that of the command; by default the file says it, or it is a classifier.
     """
+    from sla.cli.recipe import with_recipe
     from sla.runs.config import parse_assignment, read_config, task_name
     from sla.tasks.registry import with_values
 
@@ -25,7 +30,7 @@ def make_tree(
                 f"{file}: of task {task_name(tree)}, not {task}: sla train --config takes any task"
             )
         tree = {"task": task, **tree}
-    return with_values(tree, named)
+    return with_values(with_recipe(recipe, tree, named) if recipe else tree, named)
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

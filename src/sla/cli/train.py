@@ -21,6 +21,10 @@ Option = typer.Option
 
 def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
+    recipe: Annotated[
+        str | None,
+        Option(help="Start from NAME or NAME:small of `sla reproduce recipes`; all else overrides it."),
+    ] = None,
     out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
     views: Annotated[
@@ -67,7 +71,8 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    tree = make_tree(given, assign, config, _task_of(out) if resume and out and not config else None)
+    task = _task_of(out) if resume and out and not config else None
+    tree = make_tree(given, assign, config, recipe, task)
     where = str(config) if config else "configuration"
     settings = make_config(tree, where)
     out = choose_out(out, resume, settings.data.source)

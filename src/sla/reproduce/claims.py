@@ -1,4 +1,4 @@
-"""What the paper claims, as comparisons of its cells; a verdict is computed from the numbers, never typed."""
+"""The claims of the paper as comparisons of its cells; every verdict is computed from the numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from sla.reproduce.results import Place, Results
 from sla.stats import Interval, interval
 
 HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested"
-NOT_BELOW = 0.5  # points that "not below" may be below, for its interval to count as decided
+NOT_BELOW = 0.5  # margin in points: "not below" holds if the interval lies above minus this
 COMPARABLE = 1.5  # points within which one model counts as comparable to an ensemble
-LITTLE = 2.0  # points that count as helping little
+LITTLE = 2.0  # a gain of fewer points counts as little
 GENERIC = ("cifar10", "cifar100", "tiny-imagenet")
 FINE_GRAINED = ("cub200", "mit67", "stanford-dogs")
 
@@ -23,9 +23,9 @@ def difference(a: float, b: float) -> float:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A number for each seed, from cells of that seed; it holds where its interval lies above `above`.
+    """A number per seed, computed from cells of that seed; it holds if its interval lies above `above`.
 
-    It does not hold where the interval lies below `below`, which is `above` unless it is said.
+    It does not hold if the interval lies below `below` (by default the same as `above`).
     """
 
     label: str
@@ -35,7 +35,7 @@ class Contrast:
     below: float | None = None
 
     def judge(self, results: Results) -> "Finding":
-        """The interval over seeds and what it says."""
+        """The interval over seeds, and the verdict."""
         values = [self.of(*numbers) for numbers in results.paired(*self.places)]
         if not values:
             return Finding(self, UNTESTED, None, 0)
@@ -49,7 +49,7 @@ class Contrast:
 
 
 class Finding(NamedTuple):
-    """What one contrast came to."""
+    """The result of one contrast."""
 
     contrast: Contrast
     verdict: str
@@ -59,14 +59,14 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, and every contrast that it takes to be true."""
+    """A statement of the paper, and the contrasts that must hold for it to be true."""
 
     text: str
     contrasts: Sequence[Contrast] = field(repr=False)
-    ours: bool = False  # a comparison that the paper does not make
+    ours: bool = False  # not a claim of the paper
 
     def judge(self, results: Results) -> tuple[str, list[Finding]]:
-        """It holds when all tested contrasts do, and does not when one of them does not."""
+        """It holds if all tested contrasts hold, and does not if one of them does not."""
         findings = [contrast.judge(results) for contrast in self.contrasts]
         tested = [finding.verdict for finding in findings if finding.verdict != UNTESTED]
         if not tested:
@@ -84,7 +84,7 @@ def _versus(
     above: float = 0.0,
     below: float | None = None,
 ) -> list[Contrast]:
-    """That a row is better than another in each column: higher, or lower where errors are printed."""
+    """A row is better than another in each column: higher accuracy, or lower error."""
     found, sign = experiment(table), -1 if experiment(table).metric == "error" else 1
     names = found.rows[row].label, found.rows[against].label
     return [
@@ -100,28 +100,28 @@ def _versus(
 
 
 def _gap(row: str, against: str) -> Contrast:
-    """That a method's accuracy on train is further above that on test than another's (Figure 3)."""
+    """The gap between train and test accuracy is larger for one method than for another (Figure 3)."""
     rows = [f"{name}-{part}" for name in (row, against) for part in ("train", "test")]
     places = [Place("figure3", name, "cifar100") for name in rows]
-    label = f"gap of {row.upper()} over that of {against.upper()}, CIFAR100"
+    label = f"train-test gap of {row.upper()} over that of {against.upper()}, CIFAR100"
     return Contrast(label, tuple(places), lambda a, b, c, d: (a - b) - (c - d))
 
 
 def _growth(row: str) -> Contrast:
-    """That the relative gain with 25 images a class is above that with 250 (Figure 4)."""
+    """The relative gain with 25 images per class is larger than with 250 (Figure 4)."""
     places = [Place("figure4", name, column) for column in ("n25", "n250") for name in (row, "baseline")]
-    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 a class over 250"
+    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 images per class over 250"
     return Contrast(label, tuple(places), lambda a, b, c, d: 100 * (a / b - c / d))
 
 
 def _little(row: str, column: str) -> Contrast:
     places = Place("table3", row, column), Place("table3", "baseline", column)
-    label = f"{LITTLE:g} points over the gain of {experiment('table3').rows[row].label}, {column}"
+    label = f"{LITTLE:g} points minus the gain of {experiment('table3').rows[row].label}, {column}"
     return Contrast(label, places, lambda a, b: LITTLE - (a - b))
 
 
 def claims() -> list[Claim]:
-    """All of them, in the order of the paper."""
+    """All claims, in the order of the paper."""
     smaller = ("m1", "m2-ag", "m4-ag", "m3-ag", "m6-ag", "m6-composed-ag")
     return [
         Claim(
@@ -141,7 +141,7 @@ def claims() -> list[Claim]:
         ),
         Claim("An ensemble of SLA models is above the ensemble", _versus("table2", "ie-sla-ag", "ie")),
         Claim(
-            "SLA distilled is above the baseline at the same cost of inference",
+            "SLA distilled is above the baseline, at the same inference cost",
             _versus("table3", "rotation-sd", "baseline"),
         ),
         Claim(
@@ -149,7 +149,7 @@ def claims() -> list[Claim]:
             _versus("table3", "colour-ag", "baseline", FINE_GRAINED),
         ),
         Claim(
-            f"Colour permutation helps little or not elsewhere (less than {LITTLE:g} points)",
+            f"Colour permutation helps little or not at all on other data (less than {LITTLE:g} points)",
             [_little("colour-ag", column) for column in GENERIC],
         ),
         Claim(
@@ -160,7 +160,7 @@ def claims() -> list[Claim]:
         Claim("SLA aggregated is above ten-crop", _versus("table8", "sla-ag", "ten-crop")),
         Claim("Gains grow as data shrinks", [_growth("sla-ag"), _growth("sla-sd")]),
         Claim(
-            "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search and CutMix",
+            "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search, and CutMix",
             [
                 c
                 for row in ("cutout", "autoaugment", "own", "cutmix")
@@ -191,7 +191,7 @@ def claims() -> list[Claim]:
             ],
         ),
         Claim(
-            "SLA aggregated is above the DA model averaged over the same views, at the same cost",
+            "SLA aggregated is above DA averaged over the same views, at the same cost",
             [
                 Contrast(
                     f"SLA+AG over DA averaged, {experiment('table2').columns[column].label}",

@@ -1,12 +1,13 @@
-"""The results as a document and as a page: paper and ours side by side, and a verdict on every claim."""
+"""The results as Markdown and HTML: the paper's numbers next to ours, and a verdict on every claim."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sla.disk import replacing
-from sla.report import html
-from sla.report.charts import Series, line_chart
+from sla.report.charts import Series
+from sla.report.page import render as render_page
+from sla.report.page import write as write_page
 from sla.reproduce.claims import UNTESTED, Claim, Finding, claims
 from sla.reproduce.figures import AXES, draw, series_of
 from sla.reproduce.names import EXPERIMENTS
@@ -16,35 +17,35 @@ from sla.reproduce.results import Place, Results, collect
 from sla.stats import Interval, interval, mean_sd
 
 HEADER = ("", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval")
-SHOWN = ("paper", "small")  # scales: smoke shows only that everything runs
-
+SHOWN = ("paper", "small")  # scales; smoke only checks that everything runs
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # caption, header, rows
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, sentences, and tables of text."""
+    """A heading, text, tables, and perhaps a figure."""
 
     title: str
     words: Sequence[str] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
-    lines: Sequence[Series] = ()  # of a figure, over its axis
+    lines: Sequence[Series] = ()  # of a figure
     axis: tuple[str, str] = ("", "")
-    picture: str = ""  # a file beside the document, under images/
+    picture: str = ""  # file name in images/ next to the document
 
 
 def render(records: Mapping[str, Record]) -> tuple[str, str]:
     """(Markdown, HTML) of all records."""
     sections = list(_sections(records))
-    return _markdown(sections), _page(sections)
+    page = render_page("results.html", title="Results: the paper's and ours", sections=sections)
+    return _markdown(sections), page
 
 
 def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
     found = {scale: collect(records, scale) for scale in SHOWN}
     found = {scale: results for scale, results in found.items() if results.values}
-    yield Section("What this is", [_summary(records, found)])
+    yield Section("Overview", [_summary(records, found)])
     for results in found.values():
         if any(claim.judge(results)[0] != UNTESTED for claim in claims()):
             yield _verdicts(results)
@@ -52,16 +53,12 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
     for results in found.values():
         for name in results.tested:
             keys = results.keys(name)
-            if keys not in shown:  # the toy is the same at both scales
+            if keys not in shown:  # the toy experiment is the same at both scales
                 shown.append(keys)
                 yield _table(results, name)
     yield Section(
         "Not run yet",
-        [
-            "Tables and figures without a single number: "
-            + (", ".join(_missing(found.values())) or "none")
-            + "."
-        ],
+        ["Tables and figures without any number: " + (", ".join(_missing(found.values())) or "none") + "."],
     )
 
 
@@ -69,16 +66,16 @@ def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str
     used = [record for record in records.values() if record.scale in SHOWN]
     flop = sum(record.training_flop or 0 for record in used if not record.members)
     hours = sum(record.seconds or 0 for record in used) / 3600
-    commits = sorted({(record.commit or "not known")[:12] for record in used})
+    commits = sorted({(record.commit or "unknown")[:12] for record in used})
     machines = sorted({record.machine for record in used})
     return (
         f"{len(used):,} runs and evaluations at the scales {', '.join(found) or 'none'}; "
         f"{flop / 1e15:.3g} PFLOP of training, {hours:.3g} hours, on {'; '.join(machines) or 'nothing'}; "
-        f"commits {', '.join(commits) or 'none'}. Everything below is computed from the results file by "
-        "sla reproduce render; nothing is typed. Accuracies are percent on the test images at the last "
-        "checkpoint: no test image chose anything. The gain is relative, over the row that the paper "
-        "compares with; the difference is in points, paired by seed, with Student's interval. A number of "
-        "the paper that is cited was taken by it from another paper."
+        f"commits {', '.join(commits) or 'none'}. Everything below is computed from the table of results. "
+        "Accuracies are percent on the test images at the last checkpoint; nothing was selected on test "
+        "images. The gain is relative to the row that the paper compares with; the difference is in points, "
+        "paired by seed, with Student's 95% interval. Numbers marked as cited were taken by the paper from "
+        "another paper."
     )
 
 
@@ -96,10 +93,10 @@ def _verdicts(results: Results) -> Section:
         rows.append((_sentence(claim), verdict, f"{len(tested)} of {len(findings)}"))
         details += [_finding(finding) for finding in tested]
     words = [
-        "A comparison holds when the 95% interval of its paired differences lies on the side that the paper "
-        "claims, does not hold when it lies on the other, and is undecided else. A claim holds when all its "
-        "comparisons that were run hold, and does not when one of them does not. With one seed nothing is "
-        "decided."
+        "A comparison holds if the 95% interval of its paired differences lies on the side that the paper "
+        "claims, does not hold if it lies on the other side, and is undecided otherwise. A claim holds if "
+        "all comparisons that were run hold, and does not hold if one of them does not. One seed decides "
+        "nothing."
     ]
     tables: list[Table] = [("Claims", ("claim", "verdict", "comparisons run"), rows)]
     if details:
@@ -125,7 +122,7 @@ def _finding(finding: Finding) -> tuple[str, ...]:
 
 def _table(results: Results, name: str) -> Section:
     found = experiment(name)
-    sized = any(row.kind == "ensemble" for row in found.rows.values())  # there the parameters are the point
+    sized = any(row.kind == "ensemble" for row in found.rows.values())  # parameters matter there
     rows = []
     for column, place in found.columns.items():
         for row_name, row in found.rows.items():
@@ -135,7 +132,7 @@ def _table(results: Results, name: str) -> Section:
                 label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
                 ours = _ours(results, found, Place(name, row_name, column))
                 size = (_parameters(results, Place(name, row_name, column)),) if sized else ()
-                rows.append((label, _printed(printed), _gain(printed), *ours, *size))
+                rows.append((label, _printed(printed, row.cited), _gain(printed), *ours, *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
@@ -146,11 +143,11 @@ def _table(results: Results, name: str) -> Section:
     )
 
 
-def _printed(printed: Printed | None) -> str:
+def _printed(printed: Printed | None, cited: bool) -> str:
     if printed is None:
         return ""
     spread = f" ± {printed.spread:g}" if printed.spread is not None else ""
-    return f"{printed.value:.2f}{spread}" + (", cited" if printed.cited else "")
+    return f"{printed.value:.2f}{spread}" + (", cited" if cited else "")
 
 
 def _gain(printed: Printed | None) -> str:
@@ -158,7 +155,7 @@ def _gain(printed: Printed | None) -> str:
 
 
 def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:
-    """Mean and sd, seeds, relative gain, and the paired difference to the row it is compared with."""
+    """Mean and sd, number of seeds, relative gain, and paired difference to the row it is compared with."""
     numbers = results.of(place)
     if not numbers:
         return "", "", "", ""
@@ -180,11 +177,11 @@ def _parameters(results: Results, place: Place) -> str:
 
 
 def _ends(found: Interval, seeds: int) -> str:
-    return f"{found.low:+.2f} to {found.high:+.2f}" if seeds > 1 else "one seed: none"
+    return f"{found.low:+.2f} to {found.high:+.2f}" if seeds > 1 else "one seed"
 
 
 def _markdown(sections: Sequence[Section]) -> str:
-    lines = ["# Results", "", "Made by `sla reproduce render`; not edited by hand."]
+    lines = ["# Results", "", "Generated by `sla reproduce render`; do not edit."]
     for section in sections:
         lines += ["", f"## {section.title}"]
         for words in section.words:
@@ -204,19 +201,8 @@ def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> lis
     return [line(header), line(["---"] * len(header)), *(line(row) for row in rows)]
 
 
-def _page(sections: Sequence[Section]) -> str:
-    parts = []
-    for section in sections:
-        words = [html.paragraph(text) for text in section.words]
-        tables = [html.table(header, rows, caption) for caption, header, rows in section.tables]
-        chart = line_chart(section.lines, section.axis[0], section.title, "%") if section.lines else ""
-        notes = [html.paragraph(note, "soft") for note in section.notes]
-        parts.append(html.section(section.title, *words, *tables, chart, *notes))
-    return html.page("Results: the paper and ours", *parts)
-
-
 def write(records: Mapping[str, Record], document: Path, page: Path, toy: Path) -> None:
-    """Write the document with its pictures, and the page; `toy` is the toy's picture."""
+    """Write the Markdown with its pictures, and the HTML; `toy` is the figure of the toy experiment."""
     markdown, text = render(records)
     images = document.parent / "images"
     for scale in SHOWN:
@@ -228,4 +214,4 @@ def write(records: Mapping[str, Record], document: Path, page: Path, toy: Path) 
             file.write(toy.read_bytes())
     with replacing(document) as file:
         file.write(markdown.encode())
-    html.write(page, text)
+    write_page(page, text)

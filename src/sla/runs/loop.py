@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sla.backbones.dropblock import advance_step
 from sla.errors import InputError, MissingExtraError, SLAError
+from sla.hooks import follow_step
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
@@ -107,9 +107,6 @@ class Loop(ABC):
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
         """The classes and weights that `write_weights` wrote."""
 
-    def begin_step(self, step: int) -> None:  # noqa: B027  # most have nothing to do here
-        """Whatever depends on the step besides the rate."""
-
     def fit(self, stop: Stop, progress: Progress = QUIET) -> bool:
         """Train from the current step to the last; False when it was asked to stop before."""
         if not (self.group.leads and self.config.run.tensorboard):
@@ -126,6 +123,7 @@ class Loop(ABC):
         row_every = max(self.steps // ROWS, 1)
         started = saved = time.monotonic()
         seconds_before, frozen = self.position.seconds, None
+        follow_step(self.model, self.position.step, self.steps)
         for batch in self.batches(self._resident(), self.position.step):
             step = batch.step
             if frozen != (step < optimizer.frozen * self.steps):
@@ -134,7 +132,6 @@ class Loop(ABC):
             factor = rate_factor(optimizer, step, self.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = group["base_lr"] * factor
-            self.begin_step(step)
             # Dropout too follows from seed, step and process, so a resumed run needs no random state.
             torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
             self.learn(batch)
@@ -186,7 +183,7 @@ class Loop(ABC):
             nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        advance_step(self.model)
+        follow_step(self.model, step + 1, self.steps)
 
     def resume(self) -> None:
         """Take everything back from the last checkpoint."""

@@ -9,7 +9,7 @@ from sla.errors import InputError, shown
 from sla.images.store import Splits
 from sla.runs.config import TrainingConfig, task_name, validate
 from sla.runs.defaults import check_device
-from sla.runs.folder import CONFIG, FIRST_STAGE, find_weights, read_result, read_run_config
+from sla.runs.folder import CONFIG, FIRST_STAGE, find_model_file, read_result, read_run_config
 
 C = TypeVar("C", bound=TrainingConfig)
 M = TypeVar("M", bound=nn.Module)
@@ -36,7 +36,7 @@ class OpenedRun(Generic[C, M]):
             raise InputError(
                 f"{shown(self.folder)}: a run of task {other}; this needs one of task {self.task}"
             )
-        weights = find_weights(self.folder, checkpoint, self.stage)
+        weights = find_model_file(self.folder, checkpoint, self.stage)
         self.config = validate(self.config_class, tree, f"{folder}/{CONFIG}")  # type: ignore[assignment]
         self.model = self._load_model(weights, device)
         self.result: dict[str, Any] = read_result(self.folder)

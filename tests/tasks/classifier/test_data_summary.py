@@ -122,8 +122,8 @@ def test_views_of_few_images_are_looked_at_whatever_their_classes(each, tmp_path
     assert "Measured on 1 held-out images" in said
     assert "too few images to say" in said
     (tmp_path / "a" / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files out"):
+    with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) skips such files"):
         sla("views", tmp_path, "--candidates", "rot4")
-    with pytest.warns(SLAWarning, match=r"left out 1 of 5 images: .*broken.png"):
+    with pytest.warns(SLAWarning, match=r"skipped 1 of 5 images: .*broken.png"):
         again = sla("views", tmp_path, "--candidates", "rot4", "--on-bad-image", "skip")
     assert again.endswith(said.splitlines()[-1] + "\n")

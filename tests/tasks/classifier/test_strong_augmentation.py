@@ -194,8 +194,13 @@ def test_training_accuracy_counts_the_share_of_the_predicted_class():
 @pytest.mark.parametrize(
     ("augment", "views", "method", "reason"),
     [
-        ("flip, vflip", "rot4", "sla+sd", "flip and vflip together are a rotation by 180°"),
-        ("trivialaugment", "rot4", "da", "turns images by up to 135°, so by 90° and 270°"),
+        ("flip, vflip", "rot4", "sla+sd", "flip and vflip together: rotation by 180"),
+        (
+            "trivialaugment",
+            "rot4",
+            "da",
+            "up to 135 degrees: rotation by 90, rotation by 270",
+        ),
         ("flip, vflip", "rot4", "baseline", None),
         ("trivialaugment", "rot2", "sla", None),
         ("autoaugment, flip", "rot4", "sla", None),

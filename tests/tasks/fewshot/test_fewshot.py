@@ -479,7 +479,7 @@ def test_five_pictures_of_each_thing_tell_the_next_one(whole, tmp_path):
         adapt_to_folder(whole.model, write_folder(tmp_path / "unequal", [2, 4]))
     with pytest.warns(SLAWarning, match="one picture of each class"):
         assert adapt_to_folder(whole.model, write_folder(tmp_path / "single", [1, 1])).checked is None
-    with pytest.raises(InputError, match="one class only, 'thing20'"):
+    with pytest.raises(InputError, match="only one class, 'thing20'"):
         adapt_to_folder(whole.model, write_folder(tmp_path / "one", [3]))
     with pytest.raises(InputError, match="no such folder; --support has one folder for each thing"):
         adapt_to_folder(whole.model, tmp_path / "nothing")

@@ -12,6 +12,7 @@ from sla.errors import InputError
 from sla.images.cache_paths import cache_dir
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
+from sla.methods import create_method
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
@@ -35,9 +36,6 @@ from sla.tasks.classifier.split import same_classes, split_images
 from sla.views import parse_views
 
 LEAST_STEPS = 2000
-# From pretrained weights, more passes with fewer views beat fewer passes with all at the same cost:
-# docs/training.md has the measurement.
-FEW_VIEWS = {"sla": 1, "sla+sd": 2}
 
 
 def make_plan(
@@ -182,26 +180,29 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
 
 
 def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
-    if config.method.name == "baseline":  # it has the plain image alone, whatever views are named
+    method = create_method(config.method.name, parse_views(config.method.views))
+    num_views, few = len(method.views), method.finetuning_views
+    if num_views == 1:  # the plain image alone, whatever views are named
         config = override(config, "method", views_per_step=1)
-    num_views = len(parse_views(config.method.views))
-    if config.model.weights != "none" and config.method.name in FEW_VIEWS:
-        few = min(FEW_VIEWS[config.method.name], num_views)
-        config = fill_missing(config, "method", views_per_step=few)
+    elif config.model.weights != "none" and few is not None:
+        config = fill_missing(config, "method", views_per_step=min(few, num_views))
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
     return fill_missing(config, "method", views_per_step=num_views)
 
 
 def _check_views(config: ClassifierConfig) -> None:
-    num_views = len(parse_views(config.method.views))
+    method = create_method(config.method.name, parse_views(config.method.views))
+    num_views = len(method.views)
     chosen = config.method.views_per_step or num_views
-    if chosen > max(num_views, 1):
+    if chosen > num_views:
         raise InputError(f"method.views_per_step: {chosen} of {num_views} views")
-    if config.method.name == "sla+sd" and chosen < 2 <= num_views:
-        raise InputError("method.views_per_step: self-distillation needs the plain image and one more, so 2")
-    if config.method.name == "baseline":
-        return
-    warn_of_contradictions(config, parse_views(config.method.views))
+    if chosen < min(method.least_views, num_views):
+        raise InputError(
+            f"method.views_per_step: {config.method.name} needs {method.least_views} views of each image, "
+            f"the plain one among them, not {chosen}"
+        )
+    if num_views > 1:
+        warn_of_contradictions(config, method.views)
 
 
 def _check(config: ClassifierConfig, train: Dataset) -> None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
-from sla.criteria import CrossEntropy
 from sla.factory import read_saved, save
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
+from sla.methods import StepContext
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
@@ -22,7 +22,6 @@ from sla.sampling.loader import Batch, TrainLoader
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
-from sla.tasks.classifier.step import Step
 
 EVAL_BATCH = 256
 
@@ -72,14 +71,8 @@ class Trainer(Loop):
     def prepare(self, frozen: bool) -> None:
         """The step to call too: compiled, and wrapped for many processes."""
         super().prepare(frozen)
-        step = self.group.wrap(Step(self.model))
+        step = self.group.wrap(self.model)
         self.step_module = torch.compile(step) if self.config.run.compile else step  # type: ignore[assignment]
-
-    def begin_step(self, step: int) -> None:
-        """Weights of classes that count from a later step on."""
-        for criterion in self.model.method.criteria:
-            if isinstance(criterion, CrossEntropy):
-                criterion.advance(step, self.steps)
 
     def learn(self, batch: Batch) -> None:
         """One step of the optimiser, from one batch in as many parts as are asked for."""
@@ -92,7 +85,7 @@ class Trainer(Loop):
         if self.config.run.channels_last and images.ndim == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         count = self.config.method.views_per_step or len(method.views)
-        views = draw_views(batch.draws, len(method.views), count, method.needs_plain)
+        views = draw_views(batch.draws, len(method.views), count, method.least_views > 1)
         self.optimizer.zero_grad(set_to_none=True)
         parts = min(optimizer.accumulate, len(images))
         chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
@@ -101,7 +94,7 @@ class Trainer(Loop):
             share = len(piece) / len(images)
             with self._unsynchronised(until_last=number == len(pieces) - 1):
                 with self._autocast():
-                    losses = self.step_module(piece, targets, seen)
+                    losses = self.step_module(piece, targets, StepContext(seen))
                 self.scaler.scale(losses["loss"] * share).backward()
             self.meter.add(losses, targets, share)
         self.update(batch.step)

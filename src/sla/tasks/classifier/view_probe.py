@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from sla.augment.ops import CenterCrop
 from sla.augment.pipelines import eval_pipeline, train_pipeline
-from sla.backbones import create_backbone
+from sla.backbones import create_backbone, find_weights
 from sla.datasets.load import load
 from sla.errors import InputError
 from sla.images.files import in_threads
@@ -24,7 +23,7 @@ from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import EvalLoader, TrainLoader
 from sla.sampling.protocols import hold_out
 from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, count_views, spread
-from sla.views import ColorPermutation, Product, Views, expand_views, parse_views, take_views
+from sla.views import Views, expand_views, parse_views, take_views
 
 CANDIDATES = ("rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3")
 SMALL, LARGE = 32, 64  # pixels a side of photographs: from scratch, pretrained
@@ -72,8 +71,7 @@ def split_candidates(text: str) -> tuple[str, ...]:
 def fitting(candidates: Sequence[str], channels: int) -> list[Views]:
     """The candidates that images of so many channels have; colours need three."""
     parsed = [parse_views(text) for text in candidates]
-    found = [views for views in parsed if channels == 3 or not _has_colour(views)]
-    found = [views for views in found if len(views) > 1]
+    found = [views for views in parsed if len(views) > 1 and views.channels in (None, channels)]
     if not found:
         raise InputError(f"no views to try: {', '.join(candidates)} on images of {channels} channel(s)")
     return found
@@ -122,7 +120,9 @@ class _Probe:
             torch.manual_seed(seed_of(seed, "probe"))
             if self.frozen:
                 self.backbone = create_backbone("efficientnet_lite0", pretrained=True)
-                mean, std = self.backbone.preprocessing.mean, self.backbone.preprocessing.std  # type: ignore[assignment]
+                weights = find_weights("efficientnet_lite0")
+                assert weights is not None
+                mean, std = weights.input.mean, weights.input.std
             else:
                 self.backbone = _network(channels)
             width = int(self.backbone.num_features)  # type: ignore[arg-type]
@@ -208,16 +208,8 @@ def _small(dataset: Dataset, most: int, size: int, progress: Progress) -> Datase
     places = spread(len(dataset), most)
     parts = []
     threads = 1 if dataset.images.in_memory else None
-    for part, (images, aspect) in in_threads(
-        dataset.read, places, threads=threads, progress=partial(progress, "reading images")
-    ):
+    for part, (images, aspect) in in_threads(dataset.read, places, threads=threads, progress=progress):
         if images.shape[2:] != (size, size):
             images = CenterCrop(size)(images, Draws(0, 0, len(part)), aspect)
         parts.append(images)
     return Dataset(ArrayImages(torch.cat(parts)), dataset.targets[places], dataset.classes)
-
-
-def _has_colour(views: Views) -> bool:
-    if isinstance(views, Product):
-        return _has_colour(views.first) or _has_colour(views.second)
-    return isinstance(views, ColorPermutation)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.backbones import find_weights
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError, MissingExtraError
 from sla.images.store import Dataset
@@ -74,17 +75,17 @@ class Pretrained:
         }
         self.model = build_model(about, pretrained=True).eval()
         self.model = self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        known = getattr(self.model.backbone, "preprocessing", None)
-        if known is None:
+        weights = find_weights(backbone)
+        if weights is None:
             raise InputError(
                 f"{backbone}: no weights are published with it here; efficientnet_lite0 has some"
             )
         self.model.about["preprocessing"] = {
             "augment": "resized",
-            "resolution": known.resolution,
-            "stored_size": known.resolution * 8 // 7,
-            "mean": known.mean,
-            "std": known.std,
+            "resolution": weights.input.resolution,
+            "stored_size": weights.input.resolution * 8 // 7,
+            "mean": weights.input.mean,
+            "std": weights.input.std,
         }
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:

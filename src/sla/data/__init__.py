@@ -1,0 +1,1 @@
+"""The old place of `sla.datasets`; goes in the next version."""

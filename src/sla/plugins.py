@@ -1,0 +1,69 @@
+"""Methods, views, criteria and backbones of your own by name, as in `package.module:Name`.
+
+A name is imported only after the person at the keyboard allowed it: by typing it as an option, by `--allow`,
+or by `sla.allow` in Python. What a configuration, a run or a model file says is never reason enough.
+"""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sla.errors import InputError, SLAError
+
+NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_allowed: set[str] = set()
+
+
+def allow(*names: str) -> None:
+    """Let these names be imported, in this process."""
+    for name in names:
+        if not is_plugin_name(name):
+            raise InputError(f"{name!r} is not the name of an object of your own: package.module:Name")
+        _allowed.add(name)
+
+
+def is_plugin_name(name: str) -> bool:
+    """Whether this reads as `package.module:Name`."""
+    return NAME.fullmatch(name) is not None
+
+
+def is_allowed(name: str) -> bool:
+    """Whether this name may be imported."""
+    return name in _allowed
+
+
+def import_plugin(name: str) -> Any:
+    """The object of this name, which must have been allowed; modules are found in the current folder too."""
+    if name not in _allowed:
+        raise InputError(
+            f"{name} is code of somebody's own and was not named by you: add --allow {name} if you trust it "
+            f"(in Python: sla.allow({name!r}))"
+        )
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise SLAError(f"{name}: importing {module} failed: {error}") from error
+        raise InputError(f"{name}: no module {error.name!r} is installed, nor is it in {here}") from None
+    except Exception as error:
+        raise SLAError(f"{name}: importing {module} failed: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    if not hasattr(found, attribute):
+        raise InputError(f"{name}: {module} has no {attribute!r}")
+    return getattr(found, attribute)
+
+
+def name_of(kind: type) -> str:
+    """The name under which an object of this class is saved."""
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise InputError(
+            f"{kind.__qualname__} cannot be saved by name: define it at the top level of an importable "
+            "module, or save the state_dict"
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"

@@ -1,0 +1,85 @@
+"""Class logits of held-out and test images, kept beside the checkpoint that gave them, so that nothing is
+evaluated twice.
+
+A file has, for each inference, the logits (n, N) of n images, which are known by the content of their stored
+pixels. Where that would be too large, it has the TOP largest logits of each image and the sum of the others.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from sla.disk import replacing
+
+MAX_BYTES = 100 << 20
+TOP = 16
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Class logits (n, N) by inference, and the content keys (n,) of the images, on the CPU."""
+
+    logits: dict[str, Tensor]
+    keys: np.ndarray
+
+    def of(self, keys: np.ndarray) -> dict[str, Tensor] | None:
+        """The logits of the images with these keys, in their order; None where one is missing."""
+        order = np.argsort(self.keys, kind="stable")
+        places = np.searchsorted(self.keys[order], keys).clip(max=len(order) - 1)
+        if not len(order) or not np.array_equal(self.keys[order[places]], keys):
+            return None
+        rows = torch.from_numpy(order[places])
+        return {inference: logits[rows] for inference, logits in self.logits.items()}
+
+
+def scores_file(checkpoint: Path, split: str) -> Path:
+    """Where the scores of a split lie, in the folder of a checkpoint."""
+    return checkpoint / f"scores-{split}.safetensors"
+
+
+def write_scores(path: Path, scores: Scores) -> None:
+    """Write the file, whole or not at all."""
+    tensors = {"keys": torch.from_numpy(scores.keys.view(np.int64).copy())}
+    size = sum(4 * logits.numel() for logits in scores.logits.values())
+    for inference, logits in scores.logits.items():
+        count = logits.shape[1]
+        if size <= MAX_BYTES or count <= 2 * TOP:
+            tensors[f"logits.{inference}"] = logits.float().contiguous()
+            continue
+        best = logits.float().topk(TOP, 1)
+        rest = logits.double().scatter(1, best.indices, -math.inf).logsumexp(1) - math.log(count - TOP)
+        tensors[f"top.{inference}"], tensors[f"classes.{inference}"] = best.values, best.indices.int()
+        tensors[f"rest.{inference}"] = rest.float()
+        tensors["count"] = torch.tensor(count)
+    with replacing(path) as file:
+        file.write(save(tensors))
+
+
+def read_scores(path: Path) -> Scores | None:
+    """What `write_scores` wrote; None where there is no file, or a damaged one: evaluating gives it again.
+
+    Of logits that were not kept, each has the one value with which they sum to what they did: probabilities
+    of the kept ones are exact at temperature 1.
+    """
+    try:
+        tensors = load_file(path)
+        keys = tensors["keys"].numpy().view(np.uint64)
+        found = {}
+        for name, value in tensors.items():
+            kind, _, inference = name.partition(".")
+            if kind == "logits":
+                found[inference] = value
+            elif kind == "top":
+                rest = tensors[f"rest.{inference}"].unsqueeze(1)
+                dense = rest.repeat(1, int(tensors["count"]))
+                found[inference] = dense.scatter(1, tensors[f"classes.{inference}"].long(), value)
+    except (OSError, SafetensorError, KeyError, RuntimeError):
+        return None
+    whole = all(logits.ndim == 2 and len(logits) == len(keys) for logits in found.values())
+    return Scores(found, keys) if whole else None
