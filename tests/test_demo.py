@@ -9,6 +9,7 @@ import pytest
 
 from sla import demo
 from sla.demo import METHODS, ROWS, Results, summary, train_one
+from sla.progress import Progress
 from sla.report.demo import write_page
 from sla.stats import mean_sd
 
@@ -40,15 +41,20 @@ def fake_training(method: str, seed: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_seeds_are_in_order_whatever_the_number_of_workers(workers, monkeypatch):
+    done = []
+
+    class Counts(Progress):
+        def advance(self, what, trained, total):
+            assert total == 4 * len(METHODS)
+            done.append(trained)
+
     monkeypatch.setattr(demo, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(workers))
     monkeypatch.setattr(demo, "train_one", fake_training)
-    reported = []
-    results = demo.run(1.0, seeds=4, progress=lambda *values: reported.append(values))
+    results = demo.run(1.0, seeds=4, progress=Counts())
     assert results.seeds == 4
     for row in ROWS:
         first = 100 * METHODS.index(row.method) + len(row.inference) / 100
         assert results.values(row) == [first + seed for seed in range(4)]
-    done = [values[0] for values in reported]
     assert done == sorted(done)
     assert done[-1] == 4 * len(METHODS)
 

@@ -2,12 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from sla.progress import QUIET, Progress
 from sla.stats import Interval, mean_sd, paired
 
 PER_CLASS = 5
@@ -97,22 +98,20 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     }
 
 
-def run(
-    minutes: float, seeds: int | None = None, progress: Callable[[int, float], None] | None = None
-) -> Results:
+def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) -> Results:
     """Train every method on as many seeds as fit into `minutes` (at least five), or on `seeds` of them.
 
     Seeds are 0, 1, 2, ...; a seed counts when all its methods are trained. `progress` gets the number of
-    finished trainings and the seconds since the start.
+    finished trainings, of how many where `seeds` are given.
     """
     start, results = time.monotonic(), Results()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     running: dict[int, list[Future[dict[str, float]]]] = {}
 
     def report() -> None:
-        if progress is not None:
-            done = sum(future.done() for futures in running.values() for future in futures)
-            progress(results.seeds * len(METHODS) + done, time.monotonic() - start)
+        done = sum(future.done() for futures in running.values() for future in futures)
+        total = None if seeds is None else seeds * len(METHODS)
+        progress.advance("models trained", results.seeds * len(METHODS) + done, total)
 
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         wanted = _seeds_to_run(start, minutes, seeds, results)

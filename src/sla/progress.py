@@ -25,6 +25,17 @@ class Progress:
 QUIET = Progress()
 
 
+class StepsOnly(Progress):
+    """Passes on the training steps of a part of some larger work; messages and passes are left out."""
+
+    def __init__(self, inner: Progress) -> None:
+        self.inner = inner
+
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        """As it is."""
+        self.inner.step(done, total, metrics)
+
+
 def as_progress(given: Advance | None) -> Progress:
     """A `Progress` as it is; QUIET for None; a plain function receives what `advance` is called with."""
     if given is None or isinstance(given, Progress):

@@ -54,7 +54,7 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
     assert "test images chose nothing" in told
 
 
-def test_a_finished_run_has_its_page(run, tmp_path):
+def test_a_finished_run_has_its_page(run, tmp_path, messages):
     page = (run / "report.html").read_text(encoding="utf-8")
     top1 = json.loads((run / "result.json").read_text())["accuracies"]["last"]["test"]["distilled"]["top1"]
     assert f"{top1:.2f}%" in page
@@ -62,9 +62,8 @@ def test_a_finished_run_has_its_page(run, tmp_path):
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--no-report", *SMALL)
     assert "page" not in told
     assert not (tmp_path / "run" / "report.html").exists()
-    reported = []
-    write_run_page(Run(run), tmp_path / "page.html", progress=lambda *one: reported.append(one))
-    assert reported[-1] == ("evaluating", 360, 360)
+    write_run_page(Run(run), tmp_path / "page.html", progress=messages)
+    assert messages.passes[-1] == "evaluating images"
 
 
 def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch):
@@ -84,7 +83,7 @@ def test_a_finished_run_resumed_keeps_its_result_and_page(run):
     (run / "report.html").unlink()
     before = (run / "result.json").read_bytes()
     told = sla("train", "--resume", "--out", run)
-    assert "going on from step 12 of 12" in told
+    assert "resuming at step 12 of 12" in told
     assert (run / "result.json").read_bytes() == before
     assert (run / "report.html").is_file()
 
@@ -141,10 +140,10 @@ def test_compare_resumes_what_was_begun_and_starts_the_rest(tmp_path):
     shutil.rmtree(tmp_path / "run-baseline")
     told = sla(*words, "--out", tmp_path / "run", "--resume")
     assert "baseline, last, test" in told
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
 
 
@@ -261,7 +260,7 @@ def test_a_damaged_result_is_one_line_and_can_be_made_again(text, copied, pictur
             main(words)
         said = capsys.readouterr().err.strip()
         assert stopped.value.code == 2
-        assert f"{result}: damaged; going on with the run (--resume --out {copied}) writes it again" in said
+        assert f"{result}: damaged; resuming the run (--resume --out {copied}) writes it again" in said
         assert "\n" not in said
     if text == "[]":
         sla("train", "--resume", "--out", copied)

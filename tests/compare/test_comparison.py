@@ -18,9 +18,9 @@ from sla.compare.shared_images import split_name
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
-from sla.runs.config import make_config
 from sla.sampling.protocols import limited
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
 
 SMALL = {
     "model__backbone": "convnet4",
@@ -208,7 +208,7 @@ def test_no_common_image_is_refused(photos, tmp_path, monkeypatch):
     held = [{run.splits.val.name(i) for i in range(len(run.splits.val))} for run in (a, b)]
     if held[0] & held[1]:
         pytest.fail("choose other hold-out seeds: these have an image in common")
-    with pytest.raises(InputError, match="can be put to all of these runs"):
+    with pytest.raises(InputError, match="can be used for all of these runs"):
         compare([str(a.folder), str(b.folder)])
 
 

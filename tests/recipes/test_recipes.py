@@ -11,8 +11,7 @@ from sla.recipes import SCALES
 from sla.recipes.load import _entries, all_recipes, recipe_settings
 from sla.reproduce.costs import flop_of
 from sla.reproduce.paper import experiments
-from sla.runs.config import Config, make_config, with_values
-from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
+from sla.tasks.registry import make_config, with_values
 
 TRAINED = [name for name, entry in all_recipes().items() if entry.kind != "toy"]
 
@@ -30,11 +29,10 @@ def printed_with(name: str) -> list[float]:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_is_a_configuration_at_every_scale(name):
-    few_shot = all_recipes()[name].kind == "fewshot"
+    task = "fewshot" if all_recipes()[name].kind == "fewshot" else "classifier"
     for scale in SCALES:
         settings = recipe_settings(name, scale)
-        tree = with_values({}, settings, FewShotConfig if few_shot else Config)
-        config = make_fewshot_config(tree) if few_shot else make_config(tree)
+        config = make_config(with_values({"task": task}, settings))
         assert (config.data.source == "digits") == (scale == "smoke")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from sla.tasks.classifier.step import Step
 
 from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
@@ -17,10 +16,13 @@ from sla.recipes.load import recipe_settings
 from sla.reproduce.costs import cost, flop_of, images_of, machine_rate
 from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiments
-from sla.runs.config import Config, make_config, with_values
+from sla.runs.optimizer import build_optimizer
+from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.build import build_model, build_optimizer, build_pipelines
+from sla.tasks.classifier.build import build_model
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 HALVES = (0.5, 0.5, 0.5)
@@ -191,7 +193,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
 CELLS = cells()
 
 
-def config_of(settings: dict[str, Any]) -> Config:
+def config_of(settings: dict[str, Any]) -> ClassifierConfig:
     return make_config(with_values({}, settings))
 
 
@@ -272,7 +274,7 @@ def test_network(name):
     assert flop_of(settings) == 3 * flops * facts.iterations * facts.batch
 
 
-def build(config: Config, facts: Facts):
+def build(config: ClassifierConfig, facts: Facts):
     classes = tuple(str(number) for number in range(facts.classes))
     return build_model(config, classes, list(range(100 + facts.classes, 100, -1)))
 
@@ -313,7 +315,7 @@ def test_one_step(cell):
     weight = next(value for value in model.backbone.parameters() if value.ndim == 4)
     norm = next(part.weight for part in model.modules() if isinstance(part, torch.nn.BatchNorm2d))
     before = [value.detach().clone() for value in (weight, norm)]
-    losses = Step(model.train())(*mixed(settings, images, torch.tensor([0, facts.classes - 1])))
+    losses = model.train()(*mixed(settings, images, torch.tensor([0, facts.classes - 1])))
     losses["loss"].backward()
     highest = max(facts.rates, key=lambda step: facts.rates[step])
     for group in optimizer.param_groups:

@@ -11,11 +11,10 @@ from sla.recipes.load import recipe_settings
 from sla.reproduce.costs import flop_of, images_of
 from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiment
-from sla.runs.config import with_values
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
-from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.tasks.fewshot.model import build_model
+from sla.tasks.registry import make_config, with_values
 
 CIFAR = (129.377, 124.106, 112.478), (68.209, 65.431, 70.459)  # of pixels up to 255
 MINI = (120.396, 115.594, 104.540), (70.682, 68.276, 72.545)
@@ -30,8 +29,7 @@ NAMES = [
 
 
 def config_of(settings):
-    tree = with_values({}, settings, FewShotConfig)
-    return make_fewshot_config(tree)
+    return make_config(with_values({"task": "fewshot"}, settings))
 
 
 def test_these_are_the_recipes_of_the_table():

@@ -14,7 +14,7 @@ from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.paper import Experiment, Printed, experiment, experiments
 from sla.reproduce.records import Record
 from sla.reproduce.render import render
-from sla.runs.config import make_config, with_values
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 SOURCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "paper" / "paper.tex"

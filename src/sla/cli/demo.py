@@ -1,6 +1,7 @@
 """`sla demo`: the methods of the paper compared on digits, in three minutes."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,14 @@ def demo(
 ) -> None:
     """Compare the methods of the paper on the digits, five training images per class."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
     from rich.table import Table
 
     from sla.cli.output import check_writable
     from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
     from sla.errors import InputError
+    from sla.progress import Progress
     from sla.report.demo import write_page
     from sla.report.formatting import ends
     from sla.stats import mean_sd
@@ -34,17 +37,18 @@ def demo(
         + (f"{seeds} seeds." if seeds else f"as many seeds as {minutes:g} minutes allow, at least {least}.")
     )
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not sys.stdout.isatty()) as display:
-        task = display.add_task("starting", total=1.0)
+    with Bars(*columns, console=console, disable=not sys.stdout.isatty()) as display:
+        task, start = display.add_task("starting", total=1.0), time.monotonic()
 
-        def progress(done: int, seconds: float) -> None:
-            share = done / (len(METHODS) * least)
-            if seeds is None:
-                share = min(share, max(seconds / (60 * minutes), 0.01))
-            words = f"{done} models trained, seed {done // len(METHODS)}"
-            display.update(task, completed=min(share, 1.0), description=words)
+        class Trained(Progress):
+            def advance(self, what: str, done: int, total: int | None) -> None:
+                share = done / (total or len(METHODS) * least)
+                if total is None:
+                    share = min(share, max((time.monotonic() - start) / (60 * minutes), 0.01))
+                words = f"{done} {what}, seed {done // len(METHODS)}"
+                display.update(task, completed=min(share, 1.0), description=words)
 
-        results = run(minutes, seeds, progress)
+        results = run(minutes, seeds, Trained())
         display.update(task, completed=1.0)
 
     table = Table(

@@ -36,8 +36,7 @@ def export(
             out,
             inference,
             preprocessing=preprocessing,
-            say=display.say,
-            tick=lambda done, total: display.reading("comparing", done, total),
+            progress=display,
         )
     print(
         f"The largest difference of a probability from the run's is {found.difference:.1e}, "

@@ -12,7 +12,8 @@ def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dic
     length that the file or the options choose.
     """
     from sla.recipes.load import flatten, recipe, recipe_settings
-    from sla.runs.config import BUDGETS, with_values
+    from sla.runs.config import BUDGETS
+    from sla.tasks.registry import with_values
 
     name, _, scale = text.partition(":")
     if recipe(name).kind != "train":

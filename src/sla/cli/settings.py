@@ -1,29 +1,36 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sla.errors import InputError
 
-if TYPE_CHECKING:
-    from sla.runs.config import Part
-
 
 def make_tree(
-    kind: "type[Part]",
     given: dict[str, Any],
     assign: list[str] | None,
     file: Path | None = None,
     recipe: str | None = None,
+    task: str | None = None,
 ) -> dict[str, Any]:
-    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts."""
+    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts.
+
+    `task` is that of the command; by default the file says it, or it is a classifier.
+    """
     from sla.cli.recipe import with_recipe
-    from sla.runs.config import parse_assignment, read_config, with_values
+    from sla.runs.config import parse_assignment, read_config, task_name
+    from sla.tasks.registry import with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
     tree = read_config(file) if file else {}
-    return with_values(with_recipe(recipe, tree, named) if recipe else tree, named, kind)
+    if task is not None:
+        if file and tree.get("task", task) != task:
+            raise InputError(
+                f"{file}: of task {task_name(tree)}, not {task}: sla train --config takes any task"
+            )
+        tree = {"task": task, **tree}
+    return with_values(with_recipe(recipe, tree, named) if recipe else tree, named)
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

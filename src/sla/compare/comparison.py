@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from sla.compare.shared_images import SharedImages, open_runs
-from sla.datasets.download import Progress
 from sla.errors import shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
-from sla.runs.config import Config, keys
+from sla.progress import QUIET, Progress
+from sla.runs.config import keys
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
@@ -148,7 +149,7 @@ class Comparison:
     def settings(self) -> dict[str, list[Any]]:
         """The configuration keys that differ, with the value of each entry."""
         trees = [_values(entry.run.config) for entry in self.entries]
-        columns = {key: [tree[key] for tree in trees] for key in keys()}
+        columns = {key: [tree[key] for tree in trees] for key in keys(ClassifierConfig)}
         return {key: values for key, values in columns.items() if any(v != values[0] for v in values)}
 
     def summary(self) -> str:
@@ -179,10 +180,10 @@ def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def _values(config: Config) -> dict[str, Any]:
+def _values(config: ClassifierConfig) -> dict[str, Any]:
     """Every key of a configuration with its value."""
     tree, found = config.model_dump(mode="json"), {}
-    for key in keys():
+    for key in keys(ClassifierConfig):
         part, _, name = key.rpartition(".")
         found[key] = (tree[part] if part else tree)[name]
     return found
@@ -195,7 +196,7 @@ def compare(
     checkpoint: str = "last",
     data: str | Path | None = None,
     on_bad_image: OnBadImage | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Comparison:
     """Open runs, each `FOLDER` or `FOLDER:INFERENCE`, and evaluate all of them on the same images.
 
@@ -207,7 +208,8 @@ def compare(
     outputs = {
         run: run.evaluate(
             images.of[run],
-            partial(progress, f"evaluating {shown(run.folder)}") if progress else None,
+            progress,
+            what=f"evaluating {shown(run.folder)}",
             inferences=tuple(name for one, name in zip(runs, inferences, strict=True) if one is run),
         )
         for run in images.of

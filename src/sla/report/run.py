@@ -2,16 +2,15 @@
 
 import math
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from sla.datasets.download import Progress
 from sla.errors import InputError, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
 from sla.report.calibration import calibrations, most_confident_mistakes
 from sla.report.charts import Series, Strip
 from sla.report.class_frequency import frequencies
@@ -33,7 +32,7 @@ def write_run_page(
     run: Run,
     path: Path,
     data: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> str:
     """Evaluate the run and write its page; returns the page's first sentences."""
@@ -41,7 +40,7 @@ def write_run_page(
     dataset = same_classes(dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
-    outputs = run.evaluate(dataset, partial(progress, "evaluating") if progress else None)
+    outputs = run.evaluate(dataset, progress)
     write(path, run_page(run, dataset, outputs, what))
     return lead(run, outputs, dataset, what)
 
@@ -49,7 +48,7 @@ def write_run_page(
 def images_of(
     run: Run,
     data: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> tuple[Dataset, str]:
     """The images to report on and their name: `data`, else the run's test images, else its held-out ones."""

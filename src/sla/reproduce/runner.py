@@ -22,7 +22,7 @@ from sla.progress import QUIET, Progress
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import read_finished, run_job
-from sla.session import StoppedError
+from sla.runs.signals import StoppedError
 
 STOPPED = "stopped; the same command resumes it"
 POLL = 0.5  # seconds between two checks of the workers

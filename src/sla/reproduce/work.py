@@ -3,19 +3,18 @@
 import platform
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sla.disk import exclusive, replacing
-from sla.progress import QUIET, Progress
+from sla.progress import QUIET, Progress, StepsOnly
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
-from sla.runs.config import make_config, with_values
-from sla.tasks.classifier.result import describe_origin
+from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config, with_values
 
 CURVE_IMAGES = 5000  # of the training set, to compute the training accuracy
 
@@ -73,7 +72,7 @@ def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     folder = folder_of(job, out)
     config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
     resume = (folder / "config.yaml").is_file()
-    result = train(config, folder, resume=resume, watch=progress.step).result
+    result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
     accuracies = result["accuracies"]
     scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
     held_out = _top1(accuracies["last"].get("val", {}))
@@ -96,7 +95,7 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 
     records, runs = _members(job, out)
     inference = job.settings["how"]
-    outputs = evaluate_ensemble(runs, inference=inference, tick=partial(progress, "evaluating"))
+    outputs = evaluate_ensemble(runs, inference=inference, progress=progress)
     return {
         "scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}},
         "training_flop": sum(record.training_flop or 0 for record in records),
@@ -107,7 +106,7 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 def _ten_crop(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """The member on ten crops of each test image."""
     (record,), (run,) = _members(job, out)
-    outputs = run.ten_crop(run.dataset(), tick=partial(progress, "evaluating"))
+    outputs = run.ten_crop(run.dataset(), progress=progress)
     return {
         "more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]},
         "training_flop": record.training_flop,
@@ -144,13 +143,12 @@ def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 
 def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """Train on episodes, then test: the test episodes are the same for every method and seed."""
-    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.tasks.fewshot.session import train_fewshot
+    from sla.session import train
 
     folder = folder_of(job, out)
-    tree = with_values({}, dict(job.settings) | {"run.seed": job.seed}, FewShotConfig)
+    tree = with_values({"task": "fewshot"}, dict(job.settings) | {"run.seed": job.seed})
     resume = (folder / "config.yaml").is_file()
-    result = train_fewshot(make_fewshot_config(tree), folder, resume=resume, watch=progress.step).result
+    result = train(make_config(tree), folder, resume=resume, progress=StepsOnly(progress)).result
     more = {
         f"{shot}-shot {inference}": scores["top1"]
         for shot, kinds in result["accuracies"]["last"]["test"].items()

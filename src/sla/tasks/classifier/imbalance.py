@@ -8,7 +8,7 @@ import numpy as np
 from sla.criteria import CrossEntropy
 from sla.errors import InputError, shown
 from sla.imbalance import LDAM, Focal, LogitAdjusted, class_balanced_weights
-from sla.runs.config import MethodConfig
+from sla.tasks.classifier.config import MethodConfig
 
 # From this ratio of the largest class to the smallest on, `auto` acts. Assumed, not measured.
 UNEQUAL = 10.0
@@ -19,7 +19,7 @@ BY_DEFAULT: Final = "logit-adjust"
 def choose_imbalance(
     part: MethodConfig, counts: np.ndarray, classes: Sequence[str]
 ) -> tuple[MethodConfig, list[str]]:
-    """The method with `auto` and the kind of head settled for these counts (N,), and the reasons."""
+    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons."""
     smallest, largest = int(np.argmin(counts)), int(np.argmax(counts))
     found = f"classes have {counts[smallest]:,} to {counts[largest]:,} training images"
     chosen, reasons = part.imbalance, []
@@ -36,7 +36,7 @@ def choose_imbalance(
     elif chosen != "none":
         reasons.append(f"{found}: imbalance {chosen}")
     elif unequal:
-        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more room")
+        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
     head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 

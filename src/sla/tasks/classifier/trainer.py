@@ -14,13 +14,14 @@ from sla.factory import read_saved, save
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import StepContext
-from sla.runs.config import Config
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
+from sla.runs.plan import Plan
+from sla.runs.preprocessing import build_pipelines, describe_preprocessing
 from sla.sampling.loader import Batch, TrainLoader
-from sla.tasks.classifier.build import build_model, build_pipelines, describe_preprocessing, draw_views
+from sla.tasks.classifier.build import build_model, draw_views
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
-from sla.tasks.classifier.plan import Plan
 
 EVAL_BATCH = 256
 
@@ -29,10 +30,10 @@ class Trainer(Loop):
     """A classifier's run, alone or among the processes of a group."""
 
     model: Classifier
-    config: Config
+    config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
 
-    def __init__(self, plan: Plan, folder: Path, group: Group) -> None:
+    def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
@@ -99,7 +100,7 @@ class Trainer(Loop):
         self.update(batch.step)
 
     def evaluate(self) -> dict[str, float] | None:
-        """Accuracies on the held-out images, every process looking at its share."""
+        """Accuracies on the held-out images, every process taking its share."""
         if self.plan.val is None:
             return None
         workers = self.config.data.workers or 0
@@ -127,7 +128,7 @@ class Trainer(Loop):
         return torch.autocast(self.device.type, dtype=getattr(torch, precision))
 
 
-def measure_seconds(plan: Plan, steps: int = 12) -> float:
+def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:
     """Seconds of one training step, from a few steps of a model that is then thrown away."""
     run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
     throwaway = plan.config.model_copy(update={"run": run})
