@@ -46,7 +46,6 @@ class Shown(Progress):
 
 def measure(data: str) -> list[dict[str, object]]:
     """A row for each head, views and shot."""
-    from sla.runs.preprocessing import make_eval_pipeline
     from sla.runs.result import find_commit
     from sla.sampling.episodes import Episodes
     from sla.tasks.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
@@ -54,9 +53,9 @@ def measure(data: str) -> list[dict[str, object]]:
     from sla.tasks.fewshot.run import Pretrained
 
     commit, whole = find_commit(), Pretrained(BACKBONE, "ridge", "rot4").model
-    val = load_val(data, whole.about["preprocessing"]["stored_size"])
+    val = load_val(data, whole.preprocessing.stored_size)
     start = time.process_time()
-    embedded = embed(whole, val, make_eval_pipeline(whole.about), progress=Shown())
+    embedded = embed(whole, val, whole.preprocessing.eval_pipeline(), progress=Shown())
     print(f"{len(val)} images of {val.num_classes} classes: {time.process_time() - start:.0f} s of one core")
     found = {}
     for head, views, shot in product(HEADS, VIEWS, SHOTS):

@@ -8,10 +8,9 @@ import inspect
 import textwrap
 from pathlib import Path
 
-from sla.tasks.registry import TASKS
-
 import sla
 from sla.runs.config import describe_keys
+from sla.tasks.registry import TASKS
 
 FOLDER = Path(__file__).parent
 NOTE = "Made by `python docs/generate.py`; not edited by hand."
@@ -66,13 +65,13 @@ def keys_page() -> str:
     """Every key of every task, as `--set` and a configuration file take them."""
     lines = ["# Every key of a run", "", NOTE, ""]
     lines += [
-        "`sla train --set KEY=VALUE`, a file given by `--config`, and `config.yaml` in a run's folder have the",
-        "same keys. A key without a default is chosen to fit the images and the machine, and said before",
-        "training.",
+        "`sla train --set KEY=VALUE`, a file given by `--config`, and `config.yaml` in a run's folder have",
+        "the same keys. A key without a default is chosen to fit the images and the machine, and said",
+        "before training.",
     ]
     for task in TASKS.values():
         lines += ["", f"## task: {task.name}", "", "| key | default | meaning |", "|---|---|---|"]
-        for key, default, meaning in describe_keys(task.config):
+        for key, default, meaning in describe_keys(task.config_class):
             lines.append(f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |")
     return "\n".join(lines) + "\n"
 

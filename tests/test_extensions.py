@@ -1,4 +1,4 @@
-"""Whatever can be added is added in one file: the module of docs/extending.md, by the command line and in Python."""
+"""Whatever can be added is added in one file: the module of docs/extending.md, by command line and Python."""
 
 import json
 import re

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sla import __version__
 from sla.augment.ops import CenterCrop, CenterWindow, Pipeline
+from sla.augment.preprocessing import Preprocessing
 from sla.augment.transforms import LUMA
 from sla.classifier import Classifier
 from sla.disk import replacing
@@ -49,6 +50,10 @@ class Exportable(Protocol):
         """What logits are divided by, by kind of inference."""
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """The sizes and statistics that the model was trained with."""
+
+    @property
     def pipeline(self) -> Pipeline:
         """What a test image goes through before the model sees it."""
 
@@ -76,9 +81,9 @@ class _Inference(nn.Module):
             inference,
             run.temperatures.get(inference, 1.0),
         )
-        about = run.model.about["preprocessing"]
-        mean, std = torch.tensor(about["mean"]), torch.tensor(about["std"])
-        self.before = Preprocess(run.pipeline, about["stored_size"], mean, std) if preprocessing else None
+        seen = run.preprocessing
+        mean, std = torch.tensor(seen.mean), torch.tensor(seen.std)
+        self.before = Preprocess(run.pipeline, seen.stored_size, mean, std) if preprocessing else None
 
     def forward(self, images: Tensor) -> Tensor:
         seen = images if self.before is None else self.before(images)
@@ -101,7 +106,7 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
-    channels = len(run.model.about["preprocessing"]["mean"])
+    channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
     onnxruntime = _packages()
@@ -127,9 +132,9 @@ def export_onnx(
 
 def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, str]:
     """The metadata of the file; what is not text is JSON."""
-    about = run.model.about["preprocessing"]
+    seen = run.preprocessing
     (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
-    stored, size, grey = about["stored_size"], about["resolution"], len(about["mean"]) == 1
+    stored, size, grey = seen.stored_size, seen.resolution, seen.channels == 1
     rule: dict[str, Any] = {"rule": "resize", "filter": "bilinear", "antialias": True}
     words = f"resample it to {size} x {size}, antialiased bilinear; round"
     if isinstance(crop, CenterCrop):
@@ -157,8 +162,8 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
         "crop": rule,
         "resolution": size,
         "range": [0, 1],
-        "mean": list(about["mean"]),
-        "std": list(about["std"]),
+        "mean": list(seen.mean),
+        "std": list(seen.std),
         "steps": steps,
     }
     pictures = "uint8 (B, H, W, 3), RGB, of any one size: everything after decoding is in the graph"
@@ -168,7 +173,7 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
         "views": run.model.method.views.text,
         "temperature": json.dumps(run.temperatures.get(inference, 1.0)),
         "preprocessing": json.dumps(preparation),
-        "input": pictures if preprocessing else f"float32 (B, {len(about['mean'])}, {size}, {size})",
+        "input": pictures if preprocessing else f"float32 (B, {seen.channels}, {size}, {size})",
         "output": "probabilities (B, N), calibrated by the temperature, in the order of classes",
         "checkpoint": run.checkpoint,
         "sla_version": __version__,
@@ -176,11 +181,11 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
 
 
 def _example(run: Exportable, preprocessing: bool) -> Tensor:
-    about = run.model.about["preprocessing"]
+    seen = run.preprocessing
     if preprocessing:  # sides that differ from each other and from every size within
-        side = 2 * about["stored_size"] + 3
+        side = 2 * seen.stored_size + 3
         return torch.zeros(3, side, side + 8, 3, dtype=torch.uint8)
-    return torch.zeros(3, len(about["mean"]), about["resolution"], about["resolution"])
+    return torch.zeros(3, seen.channels, seen.resolution, seen.resolution)
 
 
 def _packages() -> Any:
@@ -242,8 +247,8 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
     except (InputError, OSError) as error:
         why = str(error)
     warnings.warn(f"no images of the run's to check on, so noise: {why}", SLAWarning)
-    about = run.model.about["preprocessing"]
-    shape = (CHECKED, len(about["mean"]), about["stored_size"], about["stored_size"])
+    seen = run.preprocessing
+    shape = (CHECKED, seen.channels, seen.stored_size, seen.stored_size)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     return Dataset(ArrayImages(torch.from_numpy(pixels)), np.zeros(CHECKED), tuple(run.classes)), NOISE
 
@@ -280,7 +285,7 @@ def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.nda
 
 def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done; pictures at their own size, alone and with mirror images; and as the run sees them."""
-    stored = run.model.about["preprocessing"]["stored_size"]
+    stored = run.preprocessing.stored_size
     for place in range(len(dataset)):
         try:
             picture = np.asarray(open_rgb(dataset.name(place)))

@@ -12,6 +12,7 @@ import torch
 from sla.disk import replacing
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
+from sla.plugins import allow_typed
 from sla.progress import QUIET, Progress
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import with_absolute_paths
@@ -114,6 +115,7 @@ def fit(
     splits = data if isinstance(data, Splits) else None
     source = splits.name if splits is not None else str(data)
     given = {key.replace("__", "."): value for key, value in settings.items()}
+    allow_typed(given)
     tree = with_values(config or {}, {"data.source": source, **given})
     folder = Path(out) if out is not None else Path("runs") / Path(source).expanduser().absolute().stem
     return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)

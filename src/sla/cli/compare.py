@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from sla.compare.comparison import Comparison
 
@@ -23,6 +25,7 @@ def compare(
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compare.html"),
     json_: Annotated[bool, typer.Option("--json", help="As JSON, with every image that flipped.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Accuracies, differences on the same images, what flipped, costs and settings: a table and a page."""
     import json

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from sla.progress import Progress
     from sla.tasks.classifier.run import Run
@@ -33,6 +35,7 @@ def evaluate(
         Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Accuracy, calibration error and time, for single, aggregated and distilled inference.
 

@@ -167,7 +167,7 @@ def predict(
     model = open_tested(run, checkpoint, method, views).model
     paths = find_pictures(files)
     if on_bad_image == "skip":
-        paths = [paths[row] for row in readable_rows(file_images(model.about, paths))]
+        paths = [paths[row] for row in readable_rows(file_images(model.preprocessing, paths))]
     with TrainingDisplay(sys.stdout.isatty() and form == "table") as display:
         known = adapt_to_folder(model, support, on_bad_image, display)
         answers = classify_files(model, known, paths, display)

@@ -1,9 +1,26 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from sla.errors import InputError
+
+
+def _allow(names: list[str] | None) -> list[str] | None:
+    from sla.plugins import allow
+
+    allow(*(names or []))
+    return names
+
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Import code of somebody's own, package.module:Name, that a run names.", callback=_allow
+    ),
+]
 
 
 def make_tree(
@@ -18,11 +35,13 @@ def make_tree(
     `task` is that of the command; by default the file says it, or it is a classifier.
     """
     from sla.cli.recipe import with_recipe
+    from sla.plugins import allow_typed
     from sla.runs.config import parse_assignment, read_config, task_name
     from sla.tasks.registry import with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
+    allow_typed(named)
     tree = read_config(file) if file else {}
     if task is not None:
         if file and tree.get("task", task) != task:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
     from sla.runs.config import TrainingConfig
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from sla.tasks.classifier.run import Run
     from sla.tasks.fewshot.run import FewShotRun
 
-METHODS = "baseline, da, mt, sla, sla+sd"
+METHODS = "baseline, da, mt, sla, sla+sd, or package.module:Class"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
@@ -34,6 +36,7 @@ def train(
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
     augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
     mix: Annotated[str | None, Option(help="'cutmix(1.0, 0.5)' or 'mixup(1.0)': images and labels.")] = None,
+    criterion: Annotated[str | None, Option(help="package.module:Name instead of cross entropy.")] = None,
     imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
     epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
     iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
@@ -43,6 +46,7 @@ def train(
     config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, as in run.batch_size=64.")] = None,
     on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
+    allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write the run's page, report.html, at its end.")] = True,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be done, and stop.")] = False,
@@ -53,6 +57,7 @@ def train(
     """
     from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError
+    from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
     from sla.tasks.registry import make_config, with_values
 
@@ -64,6 +69,7 @@ def train(
         "model.weights": weights,
         "augment": augment,
         "mix": mix,
+        "method.criterion": criterion,
         "method.imbalance": imbalance,
         "run.epochs": epochs,
         "run.iterations": iterations,
@@ -78,6 +84,7 @@ def train(
     out = choose_out(out, resume, settings.data.source)
     runs = [(settings, out, resume)]
     if compare is not None:
+        allow_typed({"method.name": compare})
         beside = out.absolute().with_name(f"{out.absolute().name}-{compare.replace('+', '-')}")
         begun = (beside / "config.yaml").exists()
         if begun and not resume:

@@ -206,9 +206,9 @@ def compare(
     runs, inferences = open_runs(names, inference, checkpoint)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
     outputs = {
-        run: run.evaluate(
+        run: run.outputs(
             images.of[run],
-            progress,
+            progress=progress,
             what=f"evaluating {shown(run.folder)}",
             inferences=tuple(name for one, name in zip(runs, inferences, strict=True) if one is run),
         )

@@ -40,7 +40,7 @@ def write_run_page(
     dataset = same_classes(dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
-    outputs = run.evaluate(dataset, progress)
+    outputs = run.outputs(dataset, progress=progress)
     write(path, run_page(run, dataset, outputs, what))
     return lead(run, outputs, dataset, what)
 

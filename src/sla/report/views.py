@@ -43,9 +43,9 @@ def view_samples(
     """A few images of different classes as the model sees them: (class, images by view, captions)."""
     first = sorted({int(c): place for place, c in reversed(list(enumerate(dataset.targets)))}.values())
     (batch,) = EvalLoader(dataset.subset(first[:SAMPLES]), SAMPLES)
-    views, preprocessing = run.model.method.views, run.model.about["preprocessing"]
+    views, preprocessing = run.model.method.views, run.preprocessing
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std))
     seen = views.stack(run.pipeline(batch.images, batch.draws, batch.aspect))
-    mean, std = (torch.tensor(preprocessing[key]).view(-1, 1, 1) for key in ("mean", "std"))
     pixels = (255 * (seen * std + mean)).round().clamp(0, 255).to(torch.uint8)
     captions = [list(views.names)] * len(pixels)
     if "joint" in run.model.heads:

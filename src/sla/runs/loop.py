@@ -8,11 +8,12 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError, MissingExtraError, SLAError
-from sla.hooks import follow_step
+from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
@@ -29,11 +30,13 @@ from sla.runs.distributed import Group
 from sla.runs.ema import Average
 from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
+from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.runs.signals import Stop
-from sla.sampling.draws import seed_of
+from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import Batch, resident
 
+SAMPLE = 2048  # training images for modules that are initialised from data
 ROWS = 200  # of training losses in metrics.csv, about
 CHECKPOINT_SECONDS = 60.0
 
@@ -46,8 +49,9 @@ class Loop(ABC):
         train: the images of the run; a resumed one must find the same number and classes.
         folder: of the run or of one of its stages: checkpoints, metrics and snapshots are written there.
         losses: columns of metrics.csv between the rate and the accuracies.
-        inferences: of inference, which `evaluate` measures; the best checkpoint goes by `headline`.
+        inferences: those that `evaluate` measures; the best checkpoint goes by `headline`.
         precision: float16 needs its losses scaled.
+        memory: state over the training images, kept in checkpoints.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Loop(ABC):
         inferences: Sequence[str],
         headline: str,
         precision: str = "float32",
+        memory: nn.Module | None = None,
     ) -> None:
         self.config, self.train, self.folder, self.group = config, train, folder, group
         self.headline = headline
@@ -72,19 +77,15 @@ class Loop(ABC):
         self.model = model.to(self.device)
         if run.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
+        self.memory = None if memory is None else memory.to(self.device)
         self.optimizer = build_optimizer(config.optimizer, self.model)
         ema = config.optimizer.ema
         self.average = Average(self.model, ema) if ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.position, self.meter = Position(images=len(train)), Meter()
-        columns = [
-            "epoch",
-            "learning_rate",
-            "loss",
-            *losses,
-            "train",
-            *(f"val_{kind}" for kind in inferences),
-        ]
+        measured = [f"val_{inference}" for inference in inferences]
+        columns = ["epoch", "learning_rate", "loss", *losses, "train", *measured]
         self.metrics = MetricsFile(folder / "metrics.csv", columns)
 
     @abstractmethod
@@ -123,6 +124,8 @@ class Loop(ABC):
         row_every = max(self.steps // ROWS, 1)
         started = saved = time.monotonic()
         seconds_before, frozen = self.position.seconds, None
+        if not self.position.step and wants_data(self.model):
+            self._init_from_data()
         follow_step(self.model, self.position.step, self.steps)
         for batch in self.batches(self._resident(), self.position.step):
             step = batch.step
@@ -201,10 +204,20 @@ class Loop(ABC):
             weights = _below("model.", tensors)
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors)
+        if self.memory is not None:
+            self.memory.load_state_dict(_below("memory.", tensors))
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
+
+    def _init_from_data(self) -> None:
+        """Show evenly spaced training images to the modules that are initialised from data."""
+        places = np.unique(np.linspace(0, len(self.train) - 1, min(len(self.train), SAMPLE)).astype(np.int64))
+        images, aspect = (part.to(self.device) for part in self.train.read(places))
+        init_from_data(self.model, self.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
+        if self.average is not None:
+            self.average = Average(self.model, self.average.decay)
 
     def _resident(self) -> Dataset:
         """The training images, on the device where they are in memory anyway."""
@@ -257,6 +270,8 @@ class Loop(ABC):
         if kind == "last":
             tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
             tensors |= {f"scaler.{n}": torch.tensor(v) for n, v in self.scaler.state_dict().items()}
+            if self.memory is not None:
+                tensors |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
             if self.average is not None:
                 tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
                 tensors |= self.average.tensors()

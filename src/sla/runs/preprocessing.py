@@ -5,41 +5,31 @@ from pathlib import Path
 from typing import Any
 
 from sla.augment.ops import Pipeline
-from sla.augment.pipelines import eval_pipeline, train_pipeline
+from sla.augment.pipelines import train_pipeline
+from sla.augment.preprocessing import Preprocessing
 from sla.images.files import FileImages
 from sla.runs.config import TrainingConfig
 
 
-def describe_preprocessing(config: TrainingConfig) -> dict[str, Any]:
-    """The preprocessing as a model's file keeps it, for `make_eval_pipeline` and `file_images`."""
-    model = config.model
-    return {
-        "augment": config.augment,
-        "resolution": model.resolution,
-        "stored_size": config.data.stored_size,
-        "mean": model.mean,
-        "std": model.std,
-    }
+def preprocessing_of(config: TrainingConfig) -> Preprocessing:
+    """The preprocessing of a resolved configuration."""
+    model, stored = config.model, config.data.stored_size
+    return Preprocessing(config.augment or "none", model.resolution, stored, model.mean, model.std)  # type: ignore[arg-type]
 
 
-def file_images(about: dict[str, Any], files: Sequence[str | Path]) -> FileImages:
-    """Image files, read as the training images of the model with this description were."""
-    stored = about["preprocessing"]["stored_size"]
+def read_preprocessing(about: dict[str, Any]) -> Preprocessing:
+    """The preprocessing that a model's file has."""
+    return Preprocessing.from_dict(about.get("preprocessing"))
+
+
+def file_images(preprocessing: Preprocessing, files: Sequence[str | Path]) -> FileImages:
+    """Image files, read as the training images were."""
+    stored = preprocessing.stored_size
     return FileImages([str(file) for file in files], (stored, stored))
-
-
-def make_eval_pipeline(about: dict[str, Any]) -> Pipeline:
-    """What a test image goes through before the model with this description sees it."""
-    seen = about["preprocessing"]
-    return eval_pipeline(seen["augment"], seen["resolution"], tuple(seen["mean"]), tuple(seen["std"]))
 
 
 def build_pipelines(config: TrainingConfig) -> tuple[Pipeline, Pipeline]:
     """What training images and test images go through."""
-    text, size = config.augment or "none", config.model.resolution
-    mean, std = config.model.mean, config.model.std
-    assert size is not None
-    assert mean is not None
-    assert std is not None
-    training = train_pipeline(text, size, mean, std, config.policies)
-    return training, eval_pipeline(text, size, mean, std)
+    seen = preprocessing_of(config)
+    training = train_pipeline(seen.augment, seen.resolution, seen.mean, seen.std, config.policies)
+    return training, seen.eval_pipeline()

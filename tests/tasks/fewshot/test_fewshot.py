@@ -18,7 +18,6 @@ from sla.errors import InputError, SLAError, SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.model_file import read_model_file
 from sla.runs.checkpoint import find_checkpoint
-from sla.runs.preprocessing import make_eval_pipeline
 from sla.runs.schedules import rate_factor
 from sla.runs.signals import StoppedError
 from sla.sampling.episodes import Episodes
@@ -186,7 +185,7 @@ def test_embedded_episodes_are_episodes_embedded_anew():
 def make_pipeline_of(model):
     model.about["preprocessing"] = {"augment": "none", "resolution": SIZE, "stored_size": SIZE}
     model.about["preprocessing"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    return make_eval_pipeline(model.about)
+    return model.preprocessing.eval_pipeline()
 
 
 def test_large_embeddings_lie_in_a_file_and_are_the_same(monkeypatch):

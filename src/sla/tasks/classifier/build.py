@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from sla.classifier import Classifier
+from sla.errors import InputError
 from sla.factory import create
-from sla.methods import Method, create_method
+from sla.methods import METHODS, Method, create_method, find_method, method_options
 from sla.runs.weights import load_backbone
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.config import ClassifierConfig
@@ -20,13 +21,11 @@ from sla.views import parse_views
 def build_method(config: ClassifierConfig, counts: Sequence[int] | np.ndarray | None = None) -> Method:
     """The method with its views and its criterion; `counts` (N,) are the training images of each class."""
     part = config.method
-    options: dict[str, Any] = {
-        "criterion": build_criterion(part, counts),
-        "head": part.head or "linear",
-    }
-    if part.name.startswith("sla"):
-        options |= {"beta": part.beta, "temperature": part.temperature, "view_reduction": part.view_reduction}
-    return create_method(part.name, parse_views(part.views), **options)
+    if part.options and part.name in METHODS:
+        raise InputError(f"method.options are for methods of your own; {part.name} has keys, method.NAME")
+    declared = {name: getattr(part, name) for name in method_options(find_method(part.name).make)}
+    settings = {"criterion": build_criterion(part, counts), "head": part.head or "linear"}
+    return create_method(part.name, parse_views(part.views), **declared | part.options | settings)
 
 
 def build_model(

@@ -1,9 +1,12 @@
 """The configuration of a classifier's run: the keys that only this task has."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import Field
+from pydantic import Field, create_model, field_validator
 
+from sla.errors import InputError, nearest
+from sla.methods import METHODS, method_options
+from sla.plugins import is_plugin_name
 from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig
 
 AUTO = "auto"  # views or treatment of imbalance: chosen when the run starts
@@ -25,18 +28,15 @@ class DataConfig(SourceConfig):
     sampling: Literal["epochs", "random"] = Field("epochs", description="or a fresh random batch each step")
 
 
-class MethodConfig(Part):
-    """What is learnt: the paper's methods by their names in its tables."""
+class MethodKeys(Part):
+    """What is learnt: the paper's methods by their names in its tables, or one of your own."""
 
-    name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = Field(
-        "sla+sd", description="or baseline, da, mt, sla"
-    )
+    name: str = Field("sla+sd", description=f"{', '.join(METHODS)}, or package.module:Class")
+    options: dict[str, Any] = Field(default_factory=dict, description="of a method of your own")
+    criterion: str | None = Field(None, description="package.module:Name instead of cross entropy")
     views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3, or auto")
     views_share: float = Field(0.2, gt=0, lt=1, description="of a run, spent on choosing views when auto")
     views_per_step: int | None = Field(None, ge=1, description="of each image in a step; all M at most")
-    beta: float = Field(1.0, ge=0, description="weight of the student's own cross entropy")
-    temperature: float = Field(1.0, gt=0, description="of the distillation")
-    view_reduction: Literal["mean", "sum"] = Field("mean", description="of the joint loss over views")
     head: Literal["linear", "cosine"] | None = Field(None, description="linear; cosine with ldam-drw")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="of class and joint labels")
     imbalance: Literal["none", "auto", "cb", "ldam-drw", "focal", "logit-adjust"] = Field(
@@ -45,6 +45,32 @@ class MethodConfig(Part):
     deferred: float = Field(
         0.8, ge=0, le=1, description="share of the run from which the weights of ldam-drw count"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in METHODS and not is_plugin_name(name):
+            raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
+        return name
+
+
+def _option_fields() -> dict[str, Any]:
+    """A key for each option that a method declares."""
+    found = {}
+    for kind, _ in METHODS.values():
+        for name, each in method_options(kind).items():
+            described = each.metadata
+            found[name] = (
+                get_type_hints(kind)[name],
+                Field(each.default, description=described["description"], **described["limits"]),
+            )
+    return found
+
+
+if TYPE_CHECKING:
+    MethodConfig = MethodKeys
+else:
+    MethodConfig = create_model("MethodConfig", __base__=MethodKeys, **_option_fields())
 
 
 class RunConfig(LoopConfig):

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
+from sla.images.content import content_keys
 from sla.images.store import Dataset
 from sla.runs.distributed import Group
 from sla.runs.evaluation import iterate_eval
@@ -22,10 +24,11 @@ from sla.runs.metrics import (
 
 @dataclass(frozen=True)
 class Outputs:
-    """Class logits (n, N) by kind of inference, and the classes (n,), on the CPU."""
+    """Class logits (n, N) by inference, classes (n,), and the images' content keys (n,), on the CPU."""
 
     logits: dict[str, Tensor]
     targets: Tensor
+    keys: np.ndarray | None = None
 
     def scores(self, temperatures: dict[str, float] | None = None) -> dict[str, dict[str, float]]:
         """For each kind: top1, top5, balanced (the mean over classes) and ece in percent, and nll.
@@ -59,17 +62,18 @@ def infer(
     `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
     """
     found: dict[str, list[Tensor]] = {inference: [] for inference in inferences or model.method.inferences}
+    keys = [np.empty(0, np.uint64)]
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
+        keys.append(content_keys(batch.images))
         if inferences is None:
             logits = model.logits_by_inference(images)
         else:
             logits = {inference: model.logits(images, inference) for inference in inferences}
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
-    return Outputs(
-        {inference: torch.cat(parts) for inference, parts in found.items()}, torch.as_tensor(dataset.targets)
-    )
+    logits = {inference: torch.cat(parts) for inference, parts in found.items()}
+    return Outputs(logits, torch.as_tensor(dataset.targets), np.concatenate(keys))
 
 
 @torch.inference_mode()

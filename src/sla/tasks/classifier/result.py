@@ -9,6 +9,7 @@ from sla.factory import load
 from sla.progress import Progress
 from sla.runs.metrics import cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
+from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
@@ -59,6 +60,8 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
                 for inference, logits in outputs.logits.items()
             }
         scores[name] = outputs.scores(temperatures)
+        assert outputs.keys is not None
+        write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
     return Evaluated(scores, temperatures, views)
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from sla.augment.ops import Pipeline
+from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
 from sla.datasets.load import load
@@ -16,14 +18,18 @@ from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
 from sla.images.cache_paths import cache_dir
+from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.preprocessing import file_images, make_eval_pipeline
+from sla.runs.checkpoint import step_of
+from sla.runs.folder import find_model_file
+from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun
+from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.split import same_classes, split_images
@@ -51,10 +57,15 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """What logits are divided by for calibrated probabilities, by kind of inference."""
         return self.result.get("temperatures", {}).get(self.checkpoint, {})
 
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """The sizes and statistics that the model was trained with."""
+        return read_preprocessing(self.model.about)
+
     @property
     def pipeline(self) -> Pipeline:
         """What a test image goes through before the model sees it."""
-        return make_eval_pipeline(self.model.about)
+        return self.preprocessing.eval_pipeline()
 
     def predict(
         self, files: Sequence[str | Path], inference: str | None = None, batch_size: int = 64
@@ -77,7 +88,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
-        return file_images(self.model.about, files)
+        return file_images(self.preprocessing, files)
 
     def evaluate(
         self, data: str | Path | Dataset | None = None, progress: Progress = QUIET, **options: Any
@@ -90,12 +101,34 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset = same_classes(dataset, self.classes)
         return infer(self.model, dataset, self.pipeline, progress=progress, **options)
 
+    def outputs(
+        self,
+        dataset: Dataset,
+        inferences: tuple[str, ...] | None = None,
+        progress: Progress = QUIET,
+        **options: Any,
+    ) -> Outputs:
+        """What `evaluate` gives, from the scores kept beside the checkpoint where they have these images."""
+        dataset = same_classes(dataset, self.classes)
+        kept = [found for split in ("test", "val") if (found := self._kept_scores(split)) is not None]
+        keys = dataset_keys(dataset, progress) if kept else np.empty(0, np.uint64)
+        for scores in kept:
+            logits = scores.of(keys)
+            if logits is not None and set(inferences or self.model.method.inferences) <= set(logits):
+                chosen = {name: logits[name] for name in inferences or self.model.method.inferences}
+                return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
+        return self.evaluate(dataset, progress, inferences=inferences, **options)
+
+    def _kept_scores(self, split: str) -> Scores | None:
+        """Those of this run's model; where best is the step of last, they lie beside last alone."""
+        own = find_model_file(self.folder, self.checkpoint, self.stage).parent
+        same = [own, *own.parent.glob(f"last-{step_of(own):08d}")]
+        found = (read_scores(scores_file(folder, split)) for folder in same)
+        return next((scores for scores in found if scores is not None), None)
+
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
-        inference, size = (
-            inference or self.model.best_inference,
-            self.model.about["preprocessing"]["resolution"],
-        )
+        inference, size = inference or self.model.best_inference, self.preprocessing.resolution
         dataset = same_classes(dataset, self.classes)
         crops = ten_crop_pipelines(self.pipeline, size)
         logits = infer_crops(self.model, dataset, crops, inference, **options)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
+from sla.errors import InputError
 from sla.factory import read_saved, save
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
@@ -17,7 +18,7 @@ from sla.methods import StepContext
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
-from sla.runs.preprocessing import build_pipelines, describe_preprocessing
+from sla.runs.preprocessing import preprocessing_of
 from sla.sampling.loader import Batch, TrainLoader
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
@@ -39,6 +40,9 @@ class Trainer(Loop):
         self.batch_size = config.run.batch_size
         model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
         method = model.method
+        memory = method.build_memory(len(plan.train), len(plan.train.classes))
+        if memory is not None:
+            _check_memory(config, group)
         super().__init__(
             model,
             config,
@@ -49,8 +53,8 @@ class Trainer(Loop):
             inferences=method.inferences,
             headline=method.headline,
             precision=config.run.precision or "float32",
+            memory=memory,
         )
-        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.mix = parse_mix(config.mix)
 
     def batches(self, train: Dataset, start_step: int) -> TrainLoader:
@@ -89,12 +93,16 @@ class Trainer(Loop):
         self.optimizer.zero_grad(set_to_none=True)
         parts = min(optimizer.accumulate, len(images))
         chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
-        pieces = list(zip(images.tensor_split(parts), split_target(target, parts), chosen, strict=True))
-        for number, (piece, targets, seen) in enumerate(pieces):
+        places = batch.indices.to(self.device).tensor_split(parts)
+        pieces = list(
+            zip(images.tensor_split(parts), split_target(target, parts), chosen, places, strict=True)
+        )
+        for number, (piece, targets, seen, indices) in enumerate(pieces):
             share = len(piece) / len(images)
+            context = StepContext(seen, indices, batch.step, self.steps, self.memory)
             with self._unsynchronised(until_last=number == len(pieces) - 1):
                 with self._autocast():
-                    losses = self.step_module(piece, targets, StepContext(seen))
+                    losses = self.step_module(piece, targets, context)
                 self.scaler.scale(losses["loss"] * share).backward()
             self.meter.add(losses, targets, share)
         self.update(batch.step)
@@ -108,7 +116,7 @@ class Trainer(Loop):
 
     def write_weights(self, path: Path) -> None:
         """A classifier for `sla.load`."""
-        about = {"step": self.position.step, "preprocessing": describe_preprocessing(self.config)}
+        about = {"step": self.position.step, "preprocessing": preprocessing_of(self.config).to_dict()}
         save(self.model, path, **about)
 
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
@@ -126,6 +134,15 @@ class Trainer(Loop):
         if precision == "float32":
             return nullcontext()
         return torch.autocast(self.device.type, dtype=getattr(torch, precision))
+
+
+def _check_memory(config: ClassifierConfig, group: Group) -> None:
+    """A memory is of images as they are, in one process."""
+    what = f"method {config.method.name} keeps a memory of each training image"
+    if parse_mix(config.mix) is not None:
+        raise InputError(f"{what}: mixed images have no place in it; leave out mix ({config.mix})")
+    if group.world_size > 1:
+        raise InputError(f"{what}, which {group.world_size} processes would not share: train with one")
 
 
 def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:

@@ -16,7 +16,6 @@ from sla.errors import InputError
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.evaluation import evaluating, iterate_eval
-from sla.runs.preprocessing import make_eval_pipeline
 from sla.sampling.episodes import Episodes
 from sla.stats import Interval
 from sla.tasks.fewshot.config import EpisodeConfig
@@ -101,7 +100,7 @@ def evaluate_episodes(
         shot: Episodes(dataset, way or settings.way, shot, query or settings.test_query, seed, named)
         for shot in shots or settings.test_shots
     }
-    pipeline, what = make_eval_pipeline(model.about), "embedding test images"
+    pipeline, what = model.preprocessing.eval_pipeline(), "embedding test images"
     embedded = embed(model, dataset, pipeline, workers=workers, progress=progress, what=what)
     count = episodes or settings.test_episodes
     return {shot: episode_accuracies(model, embedded, some, count) for shot, some in kinds.items()}

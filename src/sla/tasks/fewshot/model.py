@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sla.augment.preprocessing import Preprocessing
 from sla.backbones import create_backbone
 from sla.errors import InputError, MissingExtraError, nearest
 from sla.inference import aggregate_views, select_view
 from sla.labels import join_labels
 from sla.model_file import KEY, read_model_file, write_model_file
+from sla.runs.preprocessing import read_preprocessing
 from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
 from sla.views import Views, expand_views, parse_views
@@ -45,6 +47,11 @@ class FewShotModel(nn.Module):
     def inferences(self) -> tuple[str, ...]:
         """Kinds of inference: single (the plain image alone), aggregated (every view); the last is best."""
         return ("single", "aggregated") if len(self.views) > 1 else ("single",)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What its images go through."""
+        return read_preprocessing(self.about)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D)."""

@@ -17,7 +17,7 @@ from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.evaluation import evaluating
 from sla.runs.metrics import cautious_temperature
-from sla.runs.preprocessing import file_images, make_eval_pipeline
+from sla.runs.preprocessing import file_images
 from sla.tasks.fewshot.evaluate import embed
 from sla.tasks.fewshot.model import FewShotModel
 
@@ -45,10 +45,10 @@ def adapt_to_folder(
             f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
         )
     index = open_index(path)
-    files, labels = file_images(model.about, index.paths[:]), index.targets
+    files, labels = file_images(model.preprocessing, index.paths[:]), index.targets
     if on_bad_image == "skip":
         rows = readable_rows(files)
-        files, labels = file_images(model.about, [files.name(row) for row in rows]), labels[rows]
+        files, labels = file_images(model.preprocessing, [files.name(row) for row in rows]), labels[rows]
     _check_counts(path, labels, index.classes)
     features, targets = _features(model, files, progress, "support"), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
@@ -68,7 +68,7 @@ def classify_files(
     model: FewShotModel, support: Support, files: Sequence[str | Path], progress: Progress = QUIET
 ) -> Tensor:
     """Probabilities (n, way) of image files, in their order."""
-    query = _features(model, file_images(model.about, files), progress, "pictures")
+    query = _features(model, file_images(model.preprocessing, files), progress, "pictures")
     logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
     return (logits / support.temperature).softmax(1)
 
@@ -102,7 +102,7 @@ def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: 
 def _features(model: FewShotModel, files: FileImages, progress: Progress, what: str) -> Tensor:
     """(n, M, D), on the device of the model."""
     dataset = Dataset(files, np.zeros(len(files), np.int64), ("picture",))
-    pipeline, device = make_eval_pipeline(model.about), next(model.parameters()).device
+    pipeline, device = model.preprocessing.eval_pipeline(), next(model.parameters()).device
     return embed(model, dataset, pipeline, batch_size=32, progress=progress, what=what).to(device)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.augment.preprocessing import Preprocessing
 from sla.backbones import find_weights
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError, MissingExtraError
@@ -80,13 +81,10 @@ class Pretrained:
             raise InputError(
                 f"{backbone}: no weights are published with it here; efficientnet_lite0 has some"
             )
-        self.model.about["preprocessing"] = {
-            "augment": "resized",
-            "resolution": weights.input.resolution,
-            "stored_size": weights.input.resolution * 8 // 7,
-            "mean": weights.input.mean,
-            "std": weights.input.std,
-        }
+        expected = weights.input
+        size = expected.resolution
+        seen = Preprocessing("resized", size, size * 8 // 7, expected.mean, expected.std)
+        self.model.about["preprocessing"] = seen.to_dict()
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:
         """There is none of its own."""
@@ -131,7 +129,7 @@ def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: 
     if len(parts) > 1:
         raise InputError(f"{data}: these runs learnt from different classes of it: name data new to both")
     way, seed = parts.pop() if parts else (None, 0)
-    size = tested.model.about["preprocessing"]["stored_size"]
+    size = tested.model.preprocessing.stored_size
     splits = load_class_splits(
         data, way, seed=seed, root=own.root, size=size, on_bad_image=own.on_bad_image, progress=progress
     )

@@ -10,7 +10,7 @@ from sla.images.store import Dataset
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
-from sla.runs.preprocessing import build_pipelines, describe_preprocessing
+from sla.runs.preprocessing import preprocessing_of
 from sla.runs.weights import load_backbone
 from sla.sampling.episodes import Episodes
 from sla.sampling.loader import Batch, EpisodeLoader
@@ -40,7 +40,6 @@ class FewShotTrainer(Loop):
             inferences=model.inferences,
             headline=model.inferences[-1],
         )
-        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.episodes = Episodes(plan.train, part.way, part.shot, part.query, config.run.seed)
         self.targets = [
             torch.arange(part.way, device=self.device).repeat_interleave(count).expand(self.per_step, -1)
@@ -115,7 +114,7 @@ def build_first_model(plan: Plan[FewShotConfig], first: bool = True) -> FewShotM
         "views": config.method.views,
         "reading": config.model.reading,
         "classes": list(plan.train.classes),
-        "preprocessing": describe_preprocessing(config),
+        "preprocessing": preprocessing_of(config).to_dict(),
     }
     weights = (config.model.weights or "none") if first else "none"
     with torch.random.fork_rng(devices=[]):
