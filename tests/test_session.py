@@ -374,7 +374,7 @@ def test_a_file_without_a_run_is_no_run(tmp_path):
         Run(tmp_path)
     with pytest.raises(InputError, match="no data given"):
         train(make_config({}), tmp_path / "x")
-    with pytest.raises(InputError, match="needs the plain image"):
+    with pytest.raises(InputError, match="needs 2 views of each image, the plain one among them"):
         train(make_config(tree(method={"views_per_step": 1})), tmp_path / "y")
 
 
