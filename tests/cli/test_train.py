@@ -212,7 +212,7 @@ def test_wrong_pictures_are_named(run, pictures, capsys):
         (["predict", str(run), str(pictures / "notes.txt")], "notes.txt"),
         (["predict", str(run), str(pictures / "absent.png")], "absent.png"),
         (["predict", str(run), str(run / "checkpoint")], "no pictures in it"),
-        (["predict", str(run), str(pictures), "--inference", "best"], "unknown kind of inference 'best'"),
+        (["predict", str(run), str(pictures), "--inference", "best"], "unknown inference 'best'"),
         (["predict", str(run), str(pictures), "--json", "--csv"], "not both"),
         (["evaluate", str(run), "--checkpoint", "first"], "first"),
         (["evaluate", str(run), "--inference", "ensemble"], "an ensemble needs at least two runs"),
@@ -297,7 +297,7 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
 
 
 def test_a_run_refuses_what_it_cannot_do(run, tmp_path):
-    with pytest.raises(InputError, match="unknown kind of inference 'foo'"):
+    with pytest.raises(InputError, match="unknown inference 'foo'"):
         Run(run).export(tmp_path / "model.onnx", "foo")
     for device in ("tpu9", "meta:x", *(() if torch.cuda.is_available() else ("cuda",))):
         with pytest.raises(InputError, match=f"no device '{device}' here"):
