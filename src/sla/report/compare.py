@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sla.compare.comparison import Comparison, SeedGroup, format_p
+from sla.compare.comparison import RISK, Comparison, SeedGroup, format_p
 from sla.errors import shown
 from sla.report import html
 from sla.report.charts import Strip, strip_chart
@@ -88,11 +88,12 @@ def _differences(comparison: Comparison) -> str:
     tested = ("p", f"p for {len(rows)} tests") if several else ("p",)
     counted = ("gained", "lost", "both right", "both wrong")
     header = ("run, inference", "points", "95% interval", *tested, "so it is", *counted)
-    adjusted = " The last p-value is adjusted for the number of tests (Holm) and decides." if several else ""
+    adjusted = ", adjusted for the number of tests (Holm)," if several else ""
     return (
         html.paragraph(
             f"In points of accuracy, to {comparison.entries[0].name}. Gained: right where that one is wrong; "
-            f"lost: the other way round.{adjusted}",
+            f"lost: the other way round. McNemar's exact p{adjusted} decides, below {RISK:g}; Tango's interval "
+            "is shown beside it, and a row says where the two disagree.",
             "soft",
         )
         + strip_chart(strips, unit="")
