@@ -68,6 +68,11 @@ def found(run):
     return Comparison(dataset, "test images", entries, ["A note with <b>tags</b>."])
 
 
+def test_the_page_says_what_decides(found):
+    words = " ".join(Tags(compare_page(found)).text.split())
+    assert "McNemar's exact p, adjusted for the number of tests (Holm), decides, below 0.05" in words
+
+
 def test_flipped_images_are_shown_with_both_answers(found):
     text = compare_page(found)
     gained, lost = found.flipped(1)

@@ -92,8 +92,8 @@ def _differences(comparison: Comparison) -> str:
     return (
         html.paragraph(
             f"In points of accuracy, to {comparison.entries[0].name}. Gained: right where that one is wrong; "
-            f"lost: the other way round. McNemar's exact p{adjusted} decides, below {RISK:g}; Tango's interval "
-            "is shown beside it, and a row says where the two disagree.",
+            f"lost: the other way round. McNemar's exact p{adjusted} decides, below {RISK:g}; Tango's "
+            "interval is shown beside it, and a row says where the two disagree.",
             "soft",
         )
         + strip_chart(strips, unit="")

@@ -25,12 +25,12 @@ RULE = (
     "more is better for the claim. Cells of one column, or of columns that share a run, are averaged per "
     "seed. The effect is the mean over columns; its error comes from the spread over seeds (Student's t, "
     "Welch-Satterthwaite degrees of freedom). The claim holds if the effect is above its threshold (0, or "
-    "what its text says) and does not hold if it is below, where the two-sided p, adjusted by Holm for all claims "
-    "tested at this scale, is below 0.05; otherwise it is undecided. Where the text says both, each or "
-    "largest, every part has to hold, and one that fails is enough (its p is multiplied by the number of "
-    "parts); the weakest part is shown. The 95% interval is not adjusted. A cell with one seed does not "
-    "enter. The verdict is about the average over the cells that were run: single cells and other datasets "
-    "may differ."
+    "what its text says) and does not hold if it is below, where the two-sided p, adjusted by Holm for all "
+    "claims tested at this scale, is below 0.05; otherwise it is undecided. A claim of several "
+    "parts (both, each, largest) holds if every part does, and does not hold if one part fails, at a p "
+    "multiplied by their number; the weakest part is shown. The 95% interval is not adjusted. A cell with "
+    "one seed does not enter. The verdict is about the average over the cells that were run: single cells "
+    "and other datasets may differ."
 )
 SIMULATED = (
     "How often that is wrong, by simulation (`benchmarks/verdict_rule.py`): 20 claims judged together, 10 of "
@@ -125,7 +125,8 @@ def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
     left_out = [c.label for one in ordered for part in one.parts for c in part.left_out]
     words = (
         f"Of {len(judged)} claims {count[HOLDS]} hold, {count[FAILS]} do not hold, {count[OPEN]} are "
-        f"undecided, {count[UNTESTED]} are not tested (listed at the end). The paper's effect is over the same cells."
+        f"undecided, {count[UNTESTED]} are not tested (listed at the end). "
+        "The paper's effect is over the same cells."
     )
     return Section(
         f"The claims of the paper at {scale} scale",
@@ -140,8 +141,9 @@ def _surprises(scale: str, compared: Sequence[Single]) -> Section:
     sure = [one.contrast.label for one in clear if one.adjusted < RISK]
     words = (
         f"Of {len(compared)} single comparisons, {len(clear)} have a 95% interval that excludes 0 on a side "
-        f"that the paper does not have; by chance alone about {len(compared) / 20:.1f} intervals would exclude "
-        f"0, on either side. Clear after Holm over all {len(compared)}: {'; '.join(sure) or 'none'}. {ORIENTED}"
+        f"that the paper does not have; by chance alone about {len(compared) / 20:.1f} intervals would "
+        f"exclude 0, on either side. Clear after Holm over all {len(compared)}: "
+        f"{'; '.join(sure) or 'none'}. {ORIENTED}"
     )
     title = f"Against the paper, or not in it, at {scale} scale"
     return Section(title, [words], [(title, *_comparisons(clear))] if clear else [])

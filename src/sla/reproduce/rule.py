@@ -1,7 +1,7 @@
 """How a claim is judged: one pooled comparison over its cells and seeds, and Holm over the claims."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from statistics import fmean
@@ -187,11 +187,11 @@ class Single(NamedTuple):
 def singles(claims: Sequence[Claim], others: Sequence[Contrast], results: Results) -> list[Single]:
     """Each contrast of the claims, and each other one that is not among them."""
     listed = [(c, 0 if claim.ours else 1) for claim in claims for c in claim.contrasts]
-    found: dict[tuple[float, ...], tuple[Contrast, Pooled, int, int]] = {}
+    found: dict[Hashable, tuple[Contrast, Pooled, int, int]] = {}
     for contrast, sign in [*listed, *((contrast, 0) for contrast in others)]:
         values = list(contrast.values(results).values())
-        # The paper has some rows in several tables, and some claims turn a row round: the same numbers.
-        key = tuple(round(abs(value), 9) for value in values)
+        # The paper has some rows in several tables, and some claims turn a row round: the same comparison.
+        key = frozenset(results.runs(*contrast.places)), tuple(round(abs(value), 9) for value in values)
         if len(values) > 1 and key not in found:
             if contrast.paper is not None:
                 sign = (contrast.paper > 0) - (contrast.paper < 0)
