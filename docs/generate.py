@@ -5,6 +5,7 @@ A test compares both with what this makes.
 """
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def api_page() -> str:
 
 
 def _entry(name: str, value: object) -> list[str]:
-    lines = [f"### {name}", "", "```python", _signature(name, value), "```", "", *_doc(value)]
+    lines = [f"### {name}", "", "```text", _signature(name, value), "```", "", *_doc(value)]
     if inspect.isclass(value):
         for method, function in vars(value).items():
             documented = inspect.isfunction(function) or isinstance(function, (classmethod, property))
@@ -41,7 +42,8 @@ def _entry(name: str, value: object) -> list[str]:
 
 def _signature(name: str, value: object) -> str:
     try:
-        return f"{name}{inspect.signature(value)}"  # type: ignore[arg-type]
+        text = f"{name}{inspect.signature(value)}"  # type: ignore[arg-type]
+        return re.sub(r"<(?:function |.*\.)?(\w+)(?: object)? at 0x\w+>", r"\1", text)
     except (TypeError, ValueError):
         return name
 

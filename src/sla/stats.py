@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
+TINY = 1e-9  # a standard error below this is rounding
+
 
 class Interval(NamedTuple):
     """An estimate with the ends of its 95% interval."""
@@ -97,21 +99,79 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def t_quantile(freedom: int, probability: float = 0.975) -> float:
-    """The quantile of Student's t with this many degrees of freedom."""
+class Pooled(NamedTuple):
+    """A mean over independent groups, with its standard error and (Welch-Satterthwaite) degrees of freedom.
+
+    Without any spread nothing can be tested: the interval is infinite, and p is 1.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def interval(self) -> Interval:
+        """95%, by Student's t."""
+        half = t_quantile(self.freedom) * self.error if self.error > TINY else math.inf
+        return Interval(self.mean, self.mean - half, self.mean + half)
+
+    def p_above(self, threshold: float = 0.0) -> float:
+        """The one-sided p-value for a true mean above the threshold."""
+        return _t_tail((self.mean - threshold) / self.error, self.freedom) if self.error > TINY else 1.0
+
+    def p_below(self, threshold: float = 0.0) -> float:
+        """The one-sided p-value for a true mean below the threshold."""
+        return self._replace(mean=-self.mean).p_above(-threshold)
+
+
+def pooled(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Pooled:
+    """sum w_g mean_g over groups of at least two values, whose standard deviations s_g may differ.
+
+    error^2 = sum v_g with v_g = w_g^2 s_g^2 / n_g; freedom = error^4 / sum(v_g^2 / (n_g - 1)).
+    """
+    weighted = list(zip(groups, weights, strict=True))
+    parts = [(weight * stdev(values)) ** 2 / len(values) for values, weight in weighted]
+    below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, groups, strict=True))
+    mean = sum(weight * fmean(values) for values, weight in weighted)
+    return Pooled(mean, math.sqrt(sum(parts)), sum(parts) ** 2 / below if below else math.nan)
+
+
+def t_quantile(freedom: float, probability: float = 0.975) -> float:
+    """The point below which Student's t with this many degrees of freedom falls with the probability."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
+        low, high = (middle, high) if 1 - _t_tail(middle, freedom) < probability else (low, middle)
     return (low + high) / 2
 
 
-def _t_below(t: float, freedom: int) -> float:
-    """P(T < t) for t >= 0: with t = sqrt(freedom) * tan(a) the density becomes cos(a)^(freedom - 1)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    steps = 400
-    # Simpson's rule; the integrand is smooth and the range is at most pi / 2.
-    points = (math.cos(angle * i / steps) ** (freedom - 1) * (4 if i % 2 else 2) for i in range(1, steps))
-    area = angle / steps / 3 * (1 + sum(points) + math.cos(angle) ** (freedom - 1))
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return 0.5 + scale * area
+def _t_tail(t: float, freedom: float) -> float:
+    """P(T > t): half of the incomplete beta function I_x(freedom / 2, 1 / 2), x = freedom / (freedom + t^2).
+
+    By its continued fraction, which converges fast on the side of the mean where it is used.
+    """
+    if t < 0:
+        return 1 - _t_tail(-t, freedom)
+    x, a, b = freedom / (freedom + t * t), freedom / 2, 0.5
+    turned = x > (a + 1) / (a + b + 2)
+    if turned:
+        x, a, b = t * t / (freedom + t * t), b, a
+    if x == 0:
+        return 0.5 if turned else 0.0
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    beta = math.exp(scale) / (a * _beta_fraction(x, a, b))
+    return (1 - beta) / 2 if turned else beta / 2
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """1 + d1 / (1 + d2 / (1 + ...)), from the inside outwards."""
+    value = 1.0
+    for i in range(200, 0, -1):
+        m = i // 2
+        over = (
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+            if i % 2
+            else m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        )
+        value = 1 + over / value
+    return value

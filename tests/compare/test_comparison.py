@@ -255,6 +255,20 @@ def made_up(sides, seeds, count=400):
     return Comparison(digits, "test images", entries, [])
 
 
+def test_mcnemars_p_decides_and_a_row_says_where_the_interval_disagrees():
+    """Five gained and none lost: p is 2 / 32, and the score interval excludes 0."""
+    found = made_up({"baseline": 1.0, "sla": 1.0}, {"baseline": [0], "sla": [0]})
+    found.entries[0].predicted[:5] = (found.entries[0].predicted[:5] + 1) % 10
+    (one,) = found.differences
+    assert (one.gained, one.lost, one.p) == (5, 0, 2 / 32)
+    assert one.points.low > 0
+    assert one.verdict == "no clear difference (p decides; the interval excludes 0)"
+    assert one.verdict in found.summary()
+    found.entries[0].predicted[5] = (found.entries[0].predicted[5] + 1) % 10
+    (six,) = replace(found).differences
+    assert (six.gained, six.p, six.verdict) == (6, 2 / 64, "better")
+
+
 def test_seeds_are_put_together_and_paired_by_seed():
     stats = pytest.importorskip("scipy.stats")
     found = made_up({"baseline": 0.7, "sla": 0.8}, {"baseline": [0, 1, 2, 3], "sla": [3, 2, 1, 0]})

@@ -35,7 +35,7 @@ TABLES = {  # by their order in the source; the two tables of composed transform
 }
 TRANSPOSED = {"table1", "table2", "table3", "table8", "table10"}  # printed with a dataset a line
 
-Cell = tuple[float, float | None, float | None]  # value, gain, spread
+Cell = tuple[str, str]  # value and spread, and the gain: as printed, with every digit
 
 
 def printed_lines(number: int) -> list[list[Cell]]:
@@ -48,17 +48,17 @@ def printed_lines(number: int) -> list[list[Cell]]:
 
 
 def read_cell(text: str) -> Cell | None:
-    """`{\\bf 92.50} {\\small (+0.94\\%)}` -> (92.5, 0.94, None); text and whole numbers are no results."""
+    """`{\\bf 92.50} {\\small (+0.94\\%)}` -> (92.50, +0.94%); text and whole numbers are no results."""
     if spread := re.search(r"\\ms\{([\d.]+)\}\{([\d.]+)\}", text):
-        return float(spread[1]), None, float(spread[2])
+        return f"{spread[1]} ± {spread[2]}", ""
     value = re.search(r"(?<![\d.+-])(\d+\.\d+)(?![\d\\])", text)
     gain = re.search(r"\(([+-][\d.]+)\\%\)", text)
-    return (float(value[1]), float(gain[1]) if gain else None, None) if value else None
+    return (value[1], f"{gain[1]}%" if gain else "") if value else None
 
 
 def cell_of(table: Experiment, row: str, column: str) -> Cell:
     cell = table.printed[row][column]
-    return cell.value, cell.gain, cell.spread
+    return cell.text, cell.gain_text
 
 
 def our_lines(name: str) -> list[list[Cell]]:

@@ -85,9 +85,9 @@ def _print(found: "Comparison") -> None:
     )
     print_table(header, rows)
     print(
-        "Points, gained and lost: to the first run, on the same images. p: McNemar's exact test"
-        + (", adjusted for their number (Holm)" if len(rows) > 2 else "")
-        + ". All about these images and these models, not about other seeds."
+        "Points, gained and lost: to the first run, on the same images. p below 0.05 (McNemar's exact test"
+        + (", adjusted for their number by Holm" if len(rows) > 2 else "")
+        + ") decides, the interval is shown. All about these images and these models, not about other seeds."
     )
     for group in found.groups:
         mean, sd = group.spread

@@ -53,11 +53,18 @@ class Difference(NamedTuple):
     adjusted: float  # for the number of differences, by Holm
 
     @property
-    def verdict(self) -> str:
-        """better, worse, or no clear difference."""
+    def outcome(self) -> str:
+        """better, worse, or no clear difference, as the p-value decides."""
         if self.adjusted >= RISK:
             return "no clear difference"
         return "better" if self.gained > self.lost else "worse"
+
+    @property
+    def verdict(self) -> str:
+        """The outcome, and a remark where the interval alone would have said something else."""
+        if (self.points.sign != 0) == (self.adjusted < RISK):
+            return self.outcome
+        return f"{self.outcome} (p decides; the interval {'excludes' if self.points.sign else 'includes'} 0)"
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,7 @@ class Comparison:
                 f"{one.gained:,} gained, {one.lost:,} lost, p {format_p(one.adjusted)}), {one.verdict}."
             )
         if len(others) > MOST_SAID:
-            said = Counter(one.verdict for _, one in others)
+            said = Counter(one.outcome for _, one in others)
             parts = [f"{n} {what.replace('no ', 'with no ', 1)}" for what, n in said.items()]
             words.append(f"Of the {len(others)} other runs: {', '.join(parts)}.")
         for group in self.groups[1:]:
@@ -242,7 +249,7 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
             gained, lost = (
                 [_flip(comparison, place, image) for image in images] for images in comparison.flipped(place)
             )
-            tree["difference"] = {**one._asdict(), "points": one.points._asdict(), "verdict": one.verdict}
+            tree["difference"] = {**one._asdict(), "points": one.points._asdict(), "verdict": one.outcome}
             tree["flipped"] = {"gained": gained, "lost": lost}
         entries.append(tree)
     groups = []

@@ -45,7 +45,7 @@ def evaluate_ensemble(
     for number, run in enumerate(runs):
         kind = inference or run.model.method.headline
         passes = _OneOf(progress, number, len(runs))
-        outputs = run.outputs(shared.of[run], (kind,), passes, **options)
+        outputs = run.evaluate(shared.of[run], passes, inferences=(kind,), **options)
         total = total + outputs.logits[kind][:, [run.classes.index(name) for name in first.classes]]
         targets = outputs.targets if run is first else targets
     return Outputs({"ensemble": total / len(runs)}, targets)

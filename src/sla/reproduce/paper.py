@@ -30,13 +30,19 @@ class Printed(Part):
     value: float
     gain: float | None = Field(None, description="relative, over the row it is compared with")
     spread: float | None = Field(None, description="half of a 95% interval")
+    text: str = Field("", description="value and spread as printed: 71.5 ± 1.0")
+    gain_text: str = Field("", description="the gain as printed: +8.30%")
 
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, text: Any) -> Any:
         """`93.26 +0.94%` or `48.70 ± 1.84`."""
         found = re.fullmatch(r"([\d.]+)(?: ([+-][\d.]+)%)?(?: ± ([\d.]+))?", str(text))
-        return found and dict(zip(("value", "gain", "spread"), found.groups(), strict=True))
+        if found is None:
+            return None
+        value, gain, spread = found.groups()
+        shown = {"text": f"{value} ± {spread}" if spread else value, "gain_text": f"{gain}%" if gain else ""}
+        return {"value": value, "gain": gain, "spread": spread, **shown}
 
 
 class Column(Part):
@@ -82,7 +88,10 @@ class Experiment(Part):
 @cache
 def experiments() -> dict[str, Experiment]:
     """Every table and figure by name, in the order of the paper."""
-    tree = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
+    source = SOURCE.read_text(encoding="utf-8")
+    tree, texts = yaml.safe_load(source), yaml.load(source, yaml.BaseLoader)
+    for name in EXPERIMENTS:
+        tree[name]["printed"] = texts[name].get("printed", {})  # 66.10 as a number would be 66.1
     return {name: Experiment.model_validate(tree[name]) for name in EXPERIMENTS}
 
 

@@ -32,11 +32,20 @@ class Results:
         """The numbers of a cell, ordered by seed."""
         return [value for _, value in sorted(self.values.get(place, {}).items())]
 
-    def paired(self, *places: Place) -> list[tuple[float, ...]]:
+    def by_seed(self, *places: Place) -> dict[int, tuple[float, ...]]:
         """The numbers of these cells for each seed that all of them have."""
         cells = [self.values.get(place, {}) for place in places]
         seeds = sorted(set(cells[0]).intersection(*cells[1:]))
-        return [tuple(cell[seed] for cell in cells) for seed in seeds]
+        return {seed: tuple(cell[seed] for cell in cells) for seed in seeds}
+
+    def paired(self, *places: Place) -> list[tuple[float, ...]]:
+        """The same without the seeds."""
+        return list(self.by_seed(*places).values())
+
+    def runs(self, *places: Place) -> set[str]:
+        """The keys of the runs behind these cells, those of an ensemble's members among them."""
+        records = [record for place in places for record in self.records.get(place, {}).values()]
+        return {key for record in records for key in (record.key, *record.members)}
 
     def keys(self, name: str) -> set[str]:
         """The keys of all records in a table or figure."""
