@@ -43,7 +43,7 @@ def row_of(folder: Path, method: str, views: int, epochs: int) -> dict[str, obje
 
 def render(rows: list[dict[str, str]]) -> str:
     lines = [
-        "| method | views a step | epochs | held out: single | aggregated | distilled "
+        "| method | views per step | epochs | held out: single | aggregated | distilled "
         "| test: single | aggregated | distilled |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

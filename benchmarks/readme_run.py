@@ -61,7 +61,7 @@ def train(out: Path, seeds: range) -> list[dict[str, object]]:
 def render(rows: list[dict[str, str]]) -> str:
     """The README's table, each number the mean over seeds."""
     seeds = sorted({row["seed"] for row in rows})
-    lines = ["| | passes an image | test accuracy | to the plain classifier |", "|---|---|---|---|"]
+    lines = ["| | passes per image | test accuracy | against the plain classifier |", "|---|---|---|---|"]
     base = {row["seed"]: float(row["single"]) for row in rows if row["method"] == "baseline"}
     for (method, inference), (name, passes) in ROWS.items():
         found = {row["seed"]: float(row[inference]) for row in rows if row["method"] == method}
@@ -76,8 +76,8 @@ def render(rows: list[dict[str, str]]) -> str:
         [
             *lines,
             "",
-            f"ResNet-8, 500 training images a class, all 10,000 test images, {seen}. SLA saw every image in "
-            f"four views: {spent['sla+sd'] / spent['baseline']:.0f} times the training "
+            f"ResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on "
+            f"four views of every image: {spent['sla+sd'] / spent['baseline']:.0f} times the training compute "
             f"({spent['sla+sd'] / 1e12:.0f} TFLOP).",
         ]
     )
