@@ -76,8 +76,8 @@ def render(rows: list[dict[str, str]]) -> str:
         [
             *lines,
             "",
-            f"ResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on "
-            f"four views of every image: {spent['sla+sd'] / spent['baseline']:.0f} times the training compute "
+            f"ResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on four "
+            f"views of every image: {spent['sla+sd'] / spent['baseline']:.0f} times the training compute "
             f"({spent['sla+sd'] / 1e12:.0f} TFLOP).",
         ]
     )

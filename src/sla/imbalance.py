@@ -60,7 +60,7 @@ def check_counts(counts: Counts) -> Tensor:
     """Images per class in float64, (N,); raises an error for a class without any."""
     numbers = torch.as_tensor(counts, dtype=torch.float64).cpu()
     if numbers.ndim != 1 or not len(numbers):
-        raise InputError(f"counts must be one number a class, not of shape {tuple(numbers.shape)}")
+        raise InputError(f"counts must be one number per class, not of shape {tuple(numbers.shape)}")
     wrong = ((numbers >= 1) & numbers.isfinite()).logical_not().nonzero().flatten().tolist()
     if wrong:
         found, more = f"{numbers[wrong[0]]:g}", f" ({len(wrong) - 1} more like it)" if len(wrong) > 1 else ""

@@ -43,7 +43,7 @@ def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits
     if joint_logits.ndim != 2:
         raise InputError(f"joint logits must be (B*M, N*M), not {tuple(joint_logits.shape)}")
     if joint_logits.shape[0] % num_views:
-        raise InputError(f"{joint_logits.shape[0]} rows are no multiple of {num_views} views")
+        raise InputError(f"{joint_logits.shape[0]} rows are not a multiple of {num_views} views")
     blocks = by_view(
         joint_logits.unflatten(0, (-1, num_views)), num_views
     )  # (B, M, N, M): view, class, label

@@ -93,7 +93,7 @@ def by_view(joint_logits: Tensor, num_views: int) -> Tensor:
     """Joint logits (..., N*M) -> (..., N, M)."""
     check_num_views(num_views)
     if joint_logits.shape[-1] % num_views:
-        raise InputError(f"{joint_logits.shape[-1]} joint logits are no multiple of {num_views} views")
+        raise InputError(f"{joint_logits.shape[-1]} joint logits are not a multiple of {num_views} views")
     return joint_logits.unflatten(-1, (-1, num_views))
 
 

@@ -286,4 +286,4 @@ def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
 def _check_distinct(what: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise InputError(f"{what} {value} is named twice: two equal views cannot be told from each other")
+            raise InputError(f"{what} {value} is named twice: two equal views cannot be distinguished")
