@@ -2,7 +2,7 @@
 
     SLA_DATA=FOLDER OMP_NUM_THREADS=1 nice python benchmarks/own_policy.py
 
-CIFAR-10 with 500 images a class, ResNet-8, the plain classifier, three seeds; with a seed every arm has the
+CIFAR-10 with 500 images per class, ResNet-8, the plain classifier, three seeds; per seed every arm has the
 same images, order and first weights. Judged by the last step, on the 5,000 images that every run holds out
 and the policy's search held out too; test images are not read. Rows of results/own_policy.csv that are there
 are kept. Started several times, as on two cores, each process takes rows that no other has. Writes the table

@@ -1,10 +1,10 @@
-"""The README's real run: CIFAR-10 with 500 images a class, the baseline and SLA beside it, and its pictures.
+"""The README's real run: CIFAR-10 with 500 images per class, the baseline and SLA, and its pictures.
 
     python benchmarks/readme_run.py OUT [SEEDS]
 
-Runs go below OUT, and those already there are kept or gone on with. Writes results/readme_run.csv, the table
+Runs are written below OUT; finished ones are kept, interrupted ones resumed. Writes results/readme_run.csv, the table
 in README.md and two pictures in docs/images. CIFAR-10 must be there (`sla data get cifar10`). About fifteen
-minutes a seed on two cores.
+minutes per seed on two cores.
 """
 
 import csv
@@ -23,7 +23,7 @@ SETTINGS = {
     "run__batch_size": 64,
     "run__iterations": 2000,
 }
-ROWS = {  # method and kind of inference: what the README calls it, forward passes an image
+ROWS = {  # method and kind of inference: what the README calls it, forward passes per image
     ("baseline", "single"): ("the plain classifier", 1),
     ("sla+sd", "distilled"): ("SLA with self-distillation, distilled", 1),
     ("sla+sd", "aggregated"): ("the same model, aggregated over four rotations", 4),

@@ -70,7 +70,7 @@ def search(
 
 
 def write_policy(content: dict[str, Any]) -> str:
-    """A policy file as text, one sub-policy a line."""
+    """A policy file as text, one sub-policy per line."""
     rest = {key: value for key, value in content.items() if key != "sub_policies"}
     lines = ",\n  ".join(json.dumps(sub_policy) for sub_policy in content["sub_policies"])
     return json.dumps(rest, indent=1).removesuffix("\n}") + ',\n "sub_policies": [\n  ' + lines + "\n ]\n}\n"
