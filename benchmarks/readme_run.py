@@ -2,9 +2,9 @@
 
     python benchmarks/readme_run.py OUT [SEEDS]
 
-Runs are written below OUT; finished ones are kept, interrupted ones resumed. Writes results/readme_run.csv, the table
-in README.md and two pictures in docs/images. CIFAR-10 must be there (`sla data get cifar10`). About fifteen
-minutes per seed on two cores.
+Runs are written below OUT; finished ones are kept, interrupted ones resumed. Writes
+results/readme_run.csv, the table in README.md and two pictures in docs/images. Needs CIFAR-10 (`sla data get
+cifar10`). About fifteen minutes per seed on two cores.
 """
 
 import csv

@@ -4,8 +4,8 @@
     python serve_onnx.py model.onnx --port 8000                     POST such a file to localhost, get JSON
 
 Reads .npy arrays, uint8 (H, W, 3) or (H, W), and binary PPM and PGM; JPEG, PNG and others need Pillow. A
-model exported with `--preprocessing` takes the decoded picture and predicts the same as `sla predict`. For one
-without, `prepare` follows the preprocessing in the model's metadata; for pictures of at least four times
+model exported with `--preprocessing` takes the decoded picture and predicts the same as `sla predict`. For
+one without, `prepare` follows the preprocessing in the model's metadata; for pictures of at least four times
 the stored size, pixels differ by a level or two of 255 from those of `sla`.
 """
 
