@@ -78,7 +78,7 @@ def evaluate(
     query: Annotated[
         int | None, Option(min=1, help="Query images per class. Default: as in the run, or those left.")
     ] = None,
-    episodes: Annotated[int | None, Option(min=2, help="Number of episodes. Default: as in the run.")] = None,
+    episodes: Annotated[int | None, Option(min=2, help="How many. Default: as in the run, or 1,000.")] = None,
     seed: Annotated[int, Option(help="Seed of the episodes.")] = 0,
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,

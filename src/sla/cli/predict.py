@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    inference: Annotated[str | None, typer.Option(help="single, aggregated or distilled.")] = None,
+    inference: Annotated[
+        str | None, typer.Option(help="single, aggregated or distilled. Default: best in one pass.")
+    ] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
