@@ -93,7 +93,11 @@ def render(rows):
     least = min(ratio for (_, views, _), ratio in found.items() if views == "1")
     verdict = "met" if least >= TARGET else "missed"
     return "\n".join(
-        [*lines, "", f"The least of the plain ones is {least:.1f}; the target, {TARGET:g}, is {verdict}."]
+        [
+            *lines,
+            "",
+            f"The smallest speed-up without views is {least:.1f}; the target, {TARGET:g}, is {verdict}.",
+        ]
     )
 
 

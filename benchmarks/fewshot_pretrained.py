@@ -78,7 +78,7 @@ def render(rows: list[dict[str, str]]) -> str:
     from sla.stats import Interval
 
     reference = ", ".join(REFERENCE)
-    titles = [f"{shot} shot % | to {reference}" for shot in SHOTS]
+    titles = [f"{shot}-shot % | against {reference}" for shot in SHOTS]
     lines = [f"| head | views | {' | '.join(titles)} |", "|---|---|" + "---|---|" * len(SHOTS)]
     by_key = {(row["head"], row["views"], row["shot"]): row for row in rows}
     better = {shot: [] for shot in SHOTS}
@@ -93,8 +93,8 @@ def render(rows: list[dict[str, str]]) -> str:
             ]
             better[shot] += [f"{head} with views {views}"] if gain.sign > 0 else []
         lines.append(f"| {' | '.join(cells)} |")
-    said = [f"{', '.join(some) or 'nothing'} at {shot} shot" for shot, some in better.items()]
-    return "\n".join([*lines, "", f"With an interval above 0: {'; '.join(said)}."])
+    said = [f"{', '.join(some) or 'nothing'} at {shot}-shot" for shot, some in better.items()]
+    return "\n".join([*lines, "", f"Better than the default (interval above 0): {'; '.join(said)}."])
 
 
 def main(data: str) -> None:

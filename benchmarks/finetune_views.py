@@ -1,4 +1,4 @@
-"""How many views a step, when fine-tuning? Four ways to spend the same looks at images, and the default.
+"""How many views per step when fine-tuning? Four ways to spend the same forward passes, and the default.
 
     python benchmarks/finetune_views.py DATA OUT
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from tables import Printed, Table
 
 KINDS = ("single", "aggregated", "distilled")
-WAYS = {  # name: method, views a step, epochs; views x epochs = 40, but for the last: the default
+WAYS = {  # name: method, views per step, epochs; views x epochs = 40, but for the last: the default
     "baseline": ("baseline", 1, 40),
     "sla-1": ("sla", 1, 40),
     "sla+sd-2": ("sla+sd", 2, 20),
@@ -43,7 +43,7 @@ def row_of(folder: Path, method: str, views: int, epochs: int) -> dict[str, obje
 
 def render(rows: list[dict[str, str]]) -> str:
     lines = [
-        "| method | views a step | epochs | held out: single | aggregated | distilled "
+        "| method | views per step | epochs | held out: single | aggregated | distilled "
         "| test: single | aggregated | distilled |",
         "|---|---|---|---|---|---|---|---|---|",
     ]

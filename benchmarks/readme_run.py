@@ -1,10 +1,10 @@
-"""The README's real run: CIFAR-10 with 500 images a class, the baseline and SLA beside it, and its pictures.
+"""The README's real run: CIFAR-10 with 500 images per class, the baseline and SLA, and its pictures.
 
     python benchmarks/readme_run.py OUT [SEEDS]
 
-Runs go below OUT, and those already there are kept or gone on with. Writes results/readme_run.csv, the table
-in README.md and two pictures in docs/images. CIFAR-10 must be there (`sla data get cifar10`). About fifteen
-minutes a seed on two cores.
+Runs are written below OUT; finished ones are kept, interrupted ones resumed. Writes
+results/readme_run.csv, the table in README.md and two pictures in docs/images. Needs CIFAR-10 (`sla data get
+cifar10`). About fifteen minutes per seed on two cores.
 """
 
 import csv
@@ -23,7 +23,7 @@ SETTINGS = {
     "run__batch_size": 64,
     "run__iterations": 2000,
 }
-ROWS = {  # method and kind of inference: what the README calls it, forward passes an image
+ROWS = {  # method and kind of inference: what the README calls it, forward passes per image
     ("baseline", "single"): ("the plain classifier", 1),
     ("sla+sd", "distilled"): ("SLA with self-distillation, distilled", 1),
     ("sla+sd", "aggregated"): ("the same model, aggregated over four rotations", 4),
@@ -61,7 +61,7 @@ def train(out: Path, seeds: range) -> list[dict[str, object]]:
 def render(rows: list[dict[str, str]]) -> str:
     """The README's table, each number the mean over seeds."""
     seeds = sorted({row["seed"] for row in rows})
-    lines = ["| | passes an image | test accuracy | to the plain classifier |", "|---|---|---|---|"]
+    lines = ["| | passes per image | test accuracy | against the plain classifier |", "|---|---|---|---|"]
     base = {row["seed"]: float(row["single"]) for row in rows if row["method"] == "baseline"}
     for (method, inference), (name, passes) in ROWS.items():
         found = {row["seed"]: float(row[inference]) for row in rows if row["method"] == method}
@@ -76,8 +76,8 @@ def render(rows: list[dict[str, str]]) -> str:
         [
             *lines,
             "",
-            f"ResNet-8, 500 training images a class, all 10,000 test images, {seen}. SLA saw every image in "
-            f"four views: {spent['sla+sd'] / spent['baseline']:.0f} times the training "
+            f"ResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on four "
+            f"views of every image: {spent['sla+sd'] / spent['baseline']:.0f} times the training compute "
             f"({spent['sla+sd'] / 1e12:.0f} TFLOP).",
         ]
     )

@@ -1,6 +1,6 @@
-"""A plain PyTorch loop with joint labels and self-distillation, on ten digits with ten training images each.
+"""A plain PyTorch loop with joint labels and self-distillation, on digits with ten training images per class.
 
-Nothing to download; a few seconds on one core. Prints the test accuracy of the three kinds of inference:
+No download; takes a few seconds on one core. Prints the test accuracy of the three kinds of inference:
 single (one pass, joint head), aggregated (four passes), distilled (one pass, the student).
 The lines that differ from a loop without label augmentation are marked with `sla`.
 """
@@ -27,7 +27,7 @@ backbone = nn.Sequential(
 )
 views = Rotation()  # sla: 0, 90, 180 and 270 degrees
 joint = JointHead(64 * 2 * 2, 10, len(views))  # sla: in place of nn.Linear(256, 10)
-student = PlainHead(64 * 2 * 2, 10)  # sla: answers alone after training
+student = PlainHead(64 * 2 * 2, 10)  # sla: used alone after training
 model = nn.ModuleList([backbone, joint, student])
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150)
@@ -36,11 +36,11 @@ for _ in range(150):
     rows = torch.randint(len(images), (50,))
     target = targets[rows]
     shift = torch.randint(-1, 2, (2,)).tolist()
-    features = backbone(expand_views(images[rows].roll(shift, (2, 3)), views))  # sla: 50 images, 200 forward
-    logits, answers = joint(features), student(features[:: len(views)])
+    features = backbone(expand_views(images[rows].roll(shift, (2, 3)), views))  # sla: 50 images, 200 views
+    logits, student_logits = joint(features), student(features[:: len(views)])
     loss = sla_loss(logits, target, len(views))  # sla: in place of cross_entropy(logits, target)
-    loss = loss + distillation_loss(logits, answers, len(views))  # sla: the student learns the average
-    loss = loss + nn.functional.cross_entropy(answers, target)
+    loss = loss + distillation_loss(logits, student_logits, len(views))  # sla: learn the average
+    loss = loss + nn.functional.cross_entropy(student_logits, target)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -50,10 +50,10 @@ model.eval()
 with torch.inference_mode():
     images, targets = test.read(range(len(test))).images / 127.5 - 1, torch.as_tensor(test.targets)
     features = backbone(images)
-    answers = {
+    predictions = {
         "single": joint.block(features, 0),
         "aggregated": aggregate_views(joint(backbone(expand_views(images, views))), len(views)),
         "distilled": student(features),
     }
-for inference, scores in answers.items():
+for inference, scores in predictions.items():
     print(f"{inference}: {100 * (scores.argmax(1) == targets).double().mean():.1f}%")

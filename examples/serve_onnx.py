@@ -1,12 +1,12 @@
-"""Classify pictures with a model that `sla export` wrote, with nothing but onnxruntime and numpy.
+"""Classify pictures with a model from `sla export`, using only onnxruntime and numpy.
 
-    python serve_onnx.py model.onnx picture.ppm picture.npy ...     a line a file: the likeliest classes
-    python serve_onnx.py model.onnx --port 8000                     POST such a file to this machine, get JSON
+    python serve_onnx.py model.onnx picture.ppm picture.npy ...     one line per file: the most likely classes
+    python serve_onnx.py model.onnx --port 8000                     POST such a file to localhost, get JSON
 
-What numpy reads alone: .npy arrays, uint8 (H, W, 3) or (H, W), and binary PPM and PGM. JPEG, PNG and others
-are decoded where Pillow is installed. A model exported with `--preprocessing` takes the picture as it is and
-answers as `sla predict` does. For one without, `prepare` follows the preprocessing in the model's metadata;
-a picture of four times the stored size or more differs by a level or two of 255 from how `sla` reads it.
+Reads .npy arrays, uint8 (H, W, 3) or (H, W), and binary PPM and PGM; JPEG, PNG and others need Pillow. A
+model exported with `--preprocessing` takes the decoded picture and predicts the same as `sla predict`. For
+one without, `prepare` follows the preprocessing in the model's metadata; for pictures of at least four times
+the stored size, pixels differ by a level or two of 255 from those of `sla`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before its import: onnxruntime reports to its maker
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before importing onnxruntime, which collects telemetry
 import onnxruntime
 
 MOST_BYTES = 64 << 20
@@ -32,15 +32,15 @@ class Model:
         try:
             self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
             metadata = self.session.get_modelmeta().custom_metadata_map
-        except Exception as error:  # onnxruntime's errors are of many kinds
-            sys.exit(f"{path}: not a model that can be read: {str(error).splitlines()[0]}")
+        except Exception as error:  # onnxruntime raises many kinds of errors
+            sys.exit(f"{path}: cannot read the model: {str(error).splitlines()[0]}")
         if "classes" not in metadata or "preprocessing" not in metadata:
             sys.exit(f"{path}: not a model that `sla export` wrote")
         self.classes = json.loads(metadata["classes"])
         self.preprocessing = json.loads(metadata["preprocessing"])
 
     def classify(self, picture: np.ndarray, top: int = 3) -> list[tuple[str, float]]:
-        """The likeliest classes of a picture, uint8 (H, W, 3), with their probabilities."""
+        """The most likely classes of a picture, uint8 (H, W, 3), with their probabilities."""
         images = picture if self.preprocessing["in_graph"] else prepare(picture, self.preprocessing)
         (probabilities,) = self.session.run(None, {"images": images[None]})
         best = np.argsort(-probabilities[0])[:top]
@@ -53,7 +53,7 @@ def prepare(picture: np.ndarray, preparation: dict) -> np.ndarray:
     height, width = picture.shape[:2]
     rows, columns = weights(0, 1, height, stored, cubic), weights(0, 1, width, stored, cubic)
     pixels = picture.transpose(2, 0, 1)
-    if height - stored > max(2 * (width - stored), 0):  # where Pillow 13 begins with the rows
+    if height - stored > max(2 * (width - stored), 0):  # when Pillow 13 resizes the rows first
         pixels = to_levels(to_levels(rows @ pixels) @ columns.T)
     else:
         pixels = to_levels(rows @ to_levels(pixels @ columns.T))
@@ -75,7 +75,7 @@ def prepare(picture: np.ndarray, preparation: dict) -> np.ndarray:
 
 
 def weights(start: float, length: float, source: int, size: int, kernel) -> np.ndarray:
-    """(size, source): how much of each source pixel is in each new one; a shrinking kernel widens."""
+    """(size, source): weight of each source pixel in each new one; the kernel widens when shrinking."""
     scale = length * source / size
     centre = start * source + (np.arange(size) + 0.5) * scale
     weight = kernel(abs(np.arange(source) + 0.5 - centre[:, None]) / max(scale, 1))
@@ -114,7 +114,7 @@ def read(data: bytes) -> np.ndarray:
 
 
 def decode(data: bytes) -> np.ndarray:
-    """By Pillow: upright, and what is transparent on white."""
+    """Decode with Pillow: apply the EXIF rotation, and put transparent pixels on white."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
@@ -127,7 +127,7 @@ def decode(data: bytes) -> np.ndarray:
 
 
 def serve(model: Model, port: int) -> None:
-    """Answer each POST with the likeliest classes of the picture in its body, until Ctrl-C."""
+    """Answer each POST with the most likely classes of the picture in its body, until Ctrl-C."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # the name that http.server calls
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Classify pictures with a model that sla exported.")
     parser.add_argument("model")
     parser.add_argument("pictures", nargs="*")
-    parser.add_argument("--port", type=int, help="serve on this port of this machine; 0: any")
+    parser.add_argument("--port", type=int, help="serve on this port of localhost; 0: any")
     given = parser.parse_args()
     model = Model(given.model)
     for path in given.pictures:

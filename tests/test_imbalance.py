@@ -189,7 +189,7 @@ def test_classes_with_one_image_are_fine_and_with_none_are_refused():
         with pytest.raises(InputError, match="class 1 has nan"):
             values(torch.tensor([1.0, math.nan]))
         for shape in ([], [[1, 2]]):
-            with pytest.raises(InputError, match="one number a class"):
+            with pytest.raises(InputError, match="one number per class"):
                 values(shape)
     for wrong in (lambda: sla.class_balanced_weights([1], 1.0), lambda: sla.ldam_margins([1], -1.0)):
         with pytest.raises(InputError):

@@ -93,7 +93,7 @@ def test_wrong_targets_are_refused_in_one_clear_line(target, words):
 
 
 def test_widths_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="no multiple of 4 views"):
+    with pytest.raises(InputError, match="not a multiple of 4 views"):
         by_view(torch.zeros(2, 6), 4)
     with pytest.raises(InputError, match="do not fit 7 labels"):
         spread_classes(torch.ones(3), 7)

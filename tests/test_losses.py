@@ -231,7 +231,7 @@ def test_an_unknown_reduction_or_mean_is_refused():
         sla.aggregate_views(logits, 4, average="logit")
     with pytest.raises(sla.InputError, match="needs the joint logits"):
         sla.average_views(torch.zeros(1, 4, 2), average="marginal")
-    with pytest.raises(sla.InputError, match="5 rows are no multiple of 4 views"):
+    with pytest.raises(sla.InputError, match="5 rows are not a multiple of 4 views"):
         sla.aggregate_views(torch.zeros(5, 8), 4)
 
 
@@ -245,7 +245,7 @@ JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([
             lambda: sla.sla_loss(JOINT[:23], TARGET, 4),
             "for each of 6 images x 4 views, not shape (23, 20)",
         ),
-        (lambda: sla.sla_loss(JOINT[:, :18], TARGET, 4), "18 joint logits are no multiple of 4 views"),
+        (lambda: sla.sla_loss(JOINT[:, :18], TARGET, 4), "18 joint logits are not a multiple of 4 views"),
         (lambda: sla.sla_loss(JOINT, TARGET, 4, views=torch.zeros(6, 2).long()), "6 images x 2 views"),
         (lambda: sla.sla_loss(JOINT, TARGET, 0), "at least one view, not 0"),
         (lambda: sla.data_augmentation_loss(CLASSES[:6], TARGET, 4), "6 images x 4 views, not shape (6, 5)"),

@@ -17,21 +17,21 @@ from sla.renamed import renamed_arguments
 
 
 class Prediction(NamedTuple):
-    """What `predict` gives: (B,) class numbers and (B, N) probabilities."""
+    """The result of `predict`: (B,) class numbers and (B, N) probabilities."""
 
     labels: Tensor
     probabilities: Tensor
 
 
 class Classifier(nn.Module):
-    """A backbone of any kind with the heads that a method trains.
+    """Any backbone with the heads of a method.
 
     Args:
-        backbone: a module that maps a batch to features (B, D), or to a map (B, D, H, W) which is averaged.
+        backbone: maps a batch to features (B, D), or to a feature map (B, D, H, W), which is averaged.
         num_classes: N, at least 2.
         method: `Baseline()`, `SLA(Rotation(), distill=True)`, ...
-        num_features: D, where the backbone does not say it by an attribute `num_features`.
-        check_input: look for NaN and infinite pixels before every forward pass (costs a synchronisation).
+        num_features: D, if the backbone has no attribute `num_features`.
+        check_input: check for NaN and infinite pixels before every forward pass (costs a synchronisation).
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Classifier(nn.Module):
             )
         self.backbone, self.num_classes, self.num_features = backbone, int(num_classes), width
         self.method, self.check_input = method, check_input
-        self.spec: dict[str, Any] = {}  # how to build the backbone again, where it has a name
+        self.spec: dict[str, Any] = {}  # how to rebuild the backbone, if it has a name
         self.class_names: list[str] | None = None
-        self.about: dict[str, Any] = {}  # what a file it came from says besides
+        self.about: dict[str, Any] = {}  # further data from the file it was loaded from
         self._warned = False
         self._check_class_weights()
         self.heads = method.build_heads(width, self.num_classes)
-        # A criterion with tensors of its own (class weights) moves with the model.
+        # A criterion with tensors (class weights) moves to a device with the model.
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
 
     @property
     def best_inference(self) -> str:
-        """The best inference in one pass: distilled where there is a student, else single."""
+        """The best inference in one pass: distilled if there is a student, else single."""
         return self.method.one_pass
 
     def features(self, input: Tensor) -> Tensor:
@@ -84,19 +84,19 @@ class Classifier(nn.Module):
     def forward(self, input: Tensor, target: Target | None = None, context: StepContext = NO_CONTEXT) -> Any:
         """With a target, the dict of losses to train on; without, the best class logits in one pass, (B, N).
 
-        DDP and `torch.compile` wrap the model itself: `DDP(model)(images, targets)["loss"].backward()`. The
-        dict has the method's `loss`, its named parts, and `output` (class logits, detached), which is what
-        timm's training tasks return too.
+        DDP and `torch.compile` can wrap the model itself: `DDP(model)(images, targets)["loss"].backward()`.
+        The dict has the method's `loss`, its named parts, and `output` (class logits, detached), as in timm's
+        training tasks.
 
         Args:
             input: the base batch (B, ...); the method makes its views.
             target: (B,) class numbers, or a `MixedTarget`.
-            context: the views to train on, the images' places in the training set, step and memory.
+            context: the views to train on, the images' indices in the training set, step and memory.
         """
         return self.logits(input) if target is None else self._losses(input, target, context)
 
     def losses(self, input: Tensor, target: Target, views: Tensor | None = None) -> dict[str, Tensor]:
-        """What `model(input, target)` gives, for one process: DDP does not see a call of this method."""
+        """The same as `model(input, target)`, for one process: a call of this method bypasses DDP."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 and not self._warned:
             self._warned = True
             warnings.warn(
@@ -115,7 +115,7 @@ class Classifier(nn.Module):
         return self.method.losses(self.heads, features, target, context)
 
     def classify(self, features: Tensor, inference: str | None = None) -> Tensor:
-        """Class logits (B, N) from features (B, D) of plain images, in one pass: single or distilled."""
+        """Class logits (B, N) from features (B, D) of unchanged images, in one pass: single or distilled."""
         inference = inference or self.best_inference
         check_inference(inference, tuple(kind for kind in self.method.inferences if kind != "aggregated"))
         return self.method.classify(self.heads, features, inference)
@@ -124,7 +124,7 @@ class Classifier(nn.Module):
     def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
         """Class logits (B, N); `inference` is single, aggregated or distilled (default: best in one pass).
 
-        `average` says what aggregation averages: logits, probabilities, or the marginal over views.
+        `average` is what aggregation averages: logits, probabilities, or the marginal over views.
         """
         inference = inference or self.best_inference
         check_inference(inference, self.method.inferences)
@@ -134,7 +134,7 @@ class Classifier(nn.Module):
         return self.method.aggregate(self.heads, self.features(self.method.expand(input)), average)
 
     def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
-        """Class logits (B, N) of every kind of inference the method offers, from one pass over each view."""
+        """Class logits (B, N) for every kind of inference of the method, with one pass per view."""
         kinds, num_views = self.method.inferences, len(self.method.views)
         if "aggregated" not in kinds:
             features = self.features(input)
@@ -151,15 +151,15 @@ class Classifier(nn.Module):
     @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()
     def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
-        """Class numbers and probabilities. The model's mode is yours to set: `model.eval()`."""
+        """Class numbers and probabilities. Call `model.eval()` first."""
         probabilities = self.logits(input, inference, average).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
 
     def grow(self, num_new: int, names: Sequence[str] | None = None) -> None:
-        """Append classes to every head that knows classes; old classes keep their logits.
+        """Append classes to every class head; the logits of old classes do not change.
 
-        Where classes have names, `names` are those of the new ones ("class 5" by default). A criterion with
-        class weights needs longer ones before the next loss: `model.criterion.weight = ...`.
+        If classes have names, `names` are those of the new ones ("class 5" by default). A criterion with
+        class weights needs weights for the new classes before the next loss: `model.criterion.weight = ...`.
         """
         if names is not None and len(names) != num_new:
             raise InputError(f"{num_new} new classes need {num_new} names, not {len(names)}")

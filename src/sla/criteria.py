@@ -1,7 +1,7 @@
-"""Criteria: the loss of logits and hard or mixed targets. One rule fits every method and label space.
+"""Criteria: the loss of logits and hard or mixed targets, for every method and label space.
 
-A criterion is any callable `(logits (B, K), target) -> scalar`. Values given per class (N,) reach joint
-labels (K = N*M) by inheritance: each of a class's M labels has its class's value.
+A criterion is any callable `(logits (B, K), target) -> scalar`. Values per class (N,) also apply to joint
+labels (K = N*M): each of the M labels of a class inherits its value.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,8 @@ def cross_entropy(
 
         l(y) = (1 - e) * w_y * -log p_y + e/K * sum_c w_c * -log p_c
 
-    and the loss is sum_b l(y_b) / sum_b w_{y_b}, as torch has it. A mixed target takes lam of one parent and
-    1 - lam of the other in the numerator and in the denominator alike.
+    and the loss is sum_b l(y_b) / sum_b w_{y_b}, as in torch. A mixed target counts lam of one parent and
+    1 - lam of the other, in both the numerator and the denominator.
 
     Args:
         input: logits (B, K).
@@ -35,7 +35,7 @@ def cross_entropy(
         weight: (N,), K a multiple of N.
         label_smoothing: e in [0, 1].
 
-    Logits of half precision are summed in float32, and so is their loss.
+    The loss of half-precision logits is computed in float32.
     """
     log_prob = log_probabilities(input)
     return mean_over_labels(lambda labels: log_prob, target, weight, label_smoothing)
@@ -44,35 +44,35 @@ def cross_entropy(
 def mean_over_labels(
     scores: Callable[[Tensor], Tensor], target: Target, weight: Tensor | None, label_smoothing: float
 ) -> Tensor:
-    """`cross_entropy`'s mean, of any scores (B, K) that stand for log p; each parent of a mix has its own.
+    """The mean of `cross_entropy` for any scores (B, K) in place of log p; each parent of a mix has its own.
 
-    `scores` is called with the labels (B,) that are taken for true, one parent of a mixed target at a time.
+    `scores` is called with the true labels (B,), once for each parent of a mixed target.
     """
     if not isinstance(target, MixedTarget):
         loss, mass = _sums(scores(target), target, weight, label_smoothing, None)
         return loss / mass
     first = scores(target.a)
-    lam = shares(target).to(first)  # before 1 - lam: the shares may come in half precision
+    lam = shares(target).to(first)  # before 1 - lam: lam may be in half precision
     loss_a, mass_a = _sums(first, target.a, weight, label_smoothing, lam)
     loss_b, mass_b = _sums(scores(target.b), target.b, weight, label_smoothing, 1 - lam)
     return (loss_a + loss_b) / (mass_a + mass_b)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """The log softmax over the last dimension, in float32 where logits are of half precision."""
+    """The log softmax over the last dimension, in float32 for half-precision logits."""
     return without_half(logits).log_softmax(-1)
 
 
 def without_half(logits: Tensor) -> Tensor:
-    """Logits of half precision in float32, others as they are."""
-    # Half precision ends at 65504: the sum over a batch would overflow before it is divided.
+    """Half-precision logits in float32, others unchanged."""
+    # float16 ends at 65504: the sum over a batch would overflow before the division.
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def _sums(
     log_prob: Tensor, target: Tensor, weight: Tensor | None, smoothing: float, share: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator of the mean over the batch, each image counted by its share."""
+    """Numerator and denominator of the mean over the batch, each image weighted by its proportion."""
     check_shapes(log_prob, target)
     target = target.long()
     if weight is not None:
@@ -88,19 +88,19 @@ def _sums(
 
 
 def check_shapes(logits: Tensor, target: Tensor) -> None:
-    """Refuse what is not logits (B, K) with labels (B,)."""
+    """Raise an error unless these are logits (B, K) with labels (B,)."""
     if logits.ndim != 2 or target.shape != logits.shape[:1]:
         shapes = f"{tuple(logits.shape)} and {tuple(target.shape)}"
         raise InputError(f"cross entropy needs logits (B, K) and a target (B,), not {shapes}")
 
 
 class CrossEntropy(nn.Module):
-    """`cross_entropy` with its class weights (N,) and label smoothing kept.
+    """`cross_entropy` with fixed class weights (N,) and label smoothing.
 
-    With `start`, the weights are deferred: all count 1 until `on_step` comes to that share of the run.
+    With `start`, the weights are deferred: all are 1 until `on_step` reaches that fraction of the run.
     """
 
-    # Attributes with a value for each class, and how to speak of them.
+    # Attributes with one value per class, and what messages call them.
     per_class: Mapping[str, str] = MappingProxyType({"weight": "class weights", "deferred": "class weights"})
     weight: Tensor | None
     deferred: Tensor | None
@@ -115,17 +115,17 @@ class CrossEntropy(nn.Module):
             raise InputError("class weights must be one number per class, none negative, not all zero")
         if not 0 <= start <= 1 or (start and weight is None):
             raise InputError(f"start is a share of the run from which weights count, not {start}")
-        # Not part of a checkpoint: weights follow from the training data, not from the model.
+        # Not saved in checkpoints: the weights belong to the training data, not to the model.
         now = torch.ones_like(weight) if weight is not None and start else weight
         self.register_buffer("weight", now, persistent=False)
         self.register_buffer("deferred", weight if start else None, persistent=False)
         self.label_smoothing, self.start = label_smoothing, start
 
     def on_step(self, step: int, steps: int) -> None:
-        """Before step number `step` of `steps`, from 0: deferred weights are 1, or count from here on.
+        """Call before step number `step` (from 0) of `steps`: sets deferred weights to 1 or to their values.
 
-        It follows from the step alone. The values are filled into the tensor that is there, so a compiled
-        step stays compiled.
+        The result depends on the step alone. The existing tensor is filled in place, so a compiled step is
+        not recompiled.
         """
         if self.deferred is None or self.weight is None:
             return

@@ -1,4 +1,4 @@
-"""Where backbones and methods meet: `create` a classifier by name, `save` it, `load` it again."""
+"""Classifiers by name: `create` one from a backbone and a method, `save` it, `load` it."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from sla.errors import InputError, MissingExtraError
 from sla.methods import SLA, Method, describe_method, restore_method
 
 FORMAT = 1
-DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # what a saved file says of itself
+DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # the metadata of a saved file
     "backbone": str,
     "options": dict,
     "num_classes": int,
@@ -32,9 +32,9 @@ def create(
     check_input: bool = False,
     **options: Any,
 ) -> Classifier:
-    """A classifier on a named backbone (`resnet32`, `efficientnet_lite0`, `timm:...`) or on your own module.
+    """A classifier with a named backbone (`resnet32`, `efficientnet_lite0`, `timm:...`) or your own module.
 
-    SLA with rotation and self-distillation unless a method is given; `options` go to the backbone.
+    The default method is SLA with rotation and self-distillation; `options` are passed to the backbone.
     """
     method = SLA(distill=True) if method is None else method
     if isinstance(backbone, nn.Module):
@@ -44,15 +44,15 @@ def create(
             )
         return Classifier(backbone, num_classes, method, check_input=check_input)
     model = Classifier(create_backbone(backbone, **options), num_classes, method, check_input=check_input)
-    # Loading builds the backbone again and fills it from the file: pretrained weights are not needed then.
+    # `load` rebuilds the backbone and takes its weights from the file, so pretrained ones are not needed.
     model.spec = {"backbone": backbone, "options": {k: v for k, v in options.items() if k != "pretrained"}}
     return model
 
 
 def save(model: Classifier, path: str | Path, **about: Any) -> None:
-    """Write a classifier made by `create` to one safetensors file: weights, and how to build it again.
+    """Write a classifier made with `create` to one safetensors file: weights, and how to rebuild it.
 
-    `about` is kept with them, as JSON: preprocessing, where it comes from, ...
+    `about` is stored with them, as JSON: preprocessing, origin, ...
     """
     from safetensors.torch import save
 
@@ -74,21 +74,21 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
-    """The classifier that `save` wrote, in eval mode; `model.about` is what was kept with it.
+    """The classifier that `save` wrote, in eval mode; `model.about` is what was stored with it.
 
-    Nothing in the file can run code.
+    Loading a file never runs code from it.
     """
     described, weights = read_saved(path)
     try:
         method = restore_method(described["method"])
-        # `save` never writes `pretrained`: a file that has it would have us download something.
+        # `save` never writes `pretrained`: a file that has it could make us download something.
         options = {key: value for key, value in described["options"].items() if key != "pretrained"}
         model = create(described["backbone"], described["num_classes"], method, **options)
     except MissingExtraError:
         raise
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except Exception as error:  # whatever a damaged description leads to
+    except Exception as error:  # a damaged description can raise anything
         raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
     try:
         model.load_state_dict(weights)
@@ -120,7 +120,7 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if key not in described or not isinstance(described[key], kind):
             raise InputError(f"{path}: its description lacks a valid {key!r}")
     num_classes, names = described["num_classes"], described["classes"]
-    # Before anything of that size is built: each class has at least one row of weights.
+    # Checked before building anything of that size: each class has at least one row of weights.
     most = max((len(value) for value in weights.values() if value.ndim), default=0)
     if num_classes > most or (names is not None and len(names) != num_classes):
         raise InputError(f"{path}: its num_classes {num_classes} does not fit its weights and class names")

@@ -1,4 +1,4 @@
-"""Heads: from features to the logits of joint or plain labels."""
+"""Heads: from features to logits of joint or plain labels."""
 
 import math
 from numbers import Integral
@@ -17,8 +17,8 @@ SCALE = 30.0  # of a cosine head
 class JointHead(nn.Module):
     """Logits of the N*M joint labels, label y*M + j in row y*M + j.
 
-    kind="linear" is an affine map. kind="cosine" gives scale * cos(feature, weight row) without bias and owns
-    its scale, so that whatever reads its logits (a loss, a calibration, an export) needs no special case.
+    kind="linear" is an affine map. kind="cosine" gives scale * cos(feature, weight row) without bias. The
+    scale is part of the head, so code that uses its logits (loss, calibration, export) needs no special case.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class JointHead(nn.Module):
         return self._logits(features, self.weight, self.bias)
 
     def block(self, features: Tensor, view: int) -> Tensor:
-        """The class logits of one view, (B, D) -> (B, N); only these columns are computed."""
+        """The class logits of one view, (B, D) -> (B, N); only these are computed."""
         if not 0 <= view < self.num_views:
             raise InputError(f"view {view} is out of range: this head has {self.num_views}")
         bias = None if self.bias is None else self.bias[view :: self.num_views]
         return self._logits(features, self.weight[view :: self.num_views], bias)
 
     def own_blocks(self, features: Tensor) -> Tensor:
-        """The class logits of each view for images seen through it, interleaved: (B*M, D) -> (B, M, N).
+        """The class logits of each view's own block, for interleaved views: (B*M, D) -> (B, M, N).
 
-        A factor M cheaper than `forward`, which also computes the M*(M-1) blocks of other views.
+        M times cheaper than `forward`, which also computes the M*(M-1) blocks of other views.
         """
         if features.ndim != 2 or features.shape[0] % self.num_views or features.shape[1] != self.in_features:
             wanted, found = f"(B*{self.num_views}, {self.in_features})", tuple(features.shape)
@@ -77,9 +77,9 @@ class JointHead(nn.Module):
 
     @torch.no_grad()
     def grow(self, num_new: int) -> None:
-        """Append `num_new` classes; the logits of the old ones stay what they are.
+        """Append `num_new` classes; the logits of the old ones do not change.
 
-        The parameters are new objects: give them to the optimiser again.
+        The parameters are new objects: pass them to the optimiser again.
         """
         if not is_whole(num_new, 1):
             raise InputError(f"a head grows by at least one class, a whole number, not {num_new!r}")
@@ -98,7 +98,7 @@ class JointHead(nn.Module):
 
 
 class PlainHead(JointHead):
-    """Logits of the N classes: a joint head of one view."""
+    """Logits of the N classes: a joint head with one view."""
 
     def __init__(
         self, in_features: int, num_classes: int, kind: str = "linear", scale: float = SCALE
@@ -107,11 +107,11 @@ class PlainHead(JointHead):
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Whether this is a whole number, numpy's too, of at least `least`."""
+    """Whether this is an integer (Python or numpy) of at least `least`."""
     return isinstance(value, Integral) and int(value) >= least
 
 
 def _new_rows(rows: Tensor, in_features: int | None = None) -> Tensor:
-    """Fill new parameters as torch.nn.Linear does: uniform within 1 / sqrt(in_features)."""
+    """Initialise new parameters as torch.nn.Linear does: uniform within 1 / sqrt(in_features)."""
     bound = 1 / math.sqrt(in_features or rows.shape[1])
     return nn.init.uniform_(rows, -bound, bound)

@@ -1,8 +1,8 @@
-"""Criteria for classes of unequal size, from the training images of each: weights, margins, priors, focus.
+"""Criteria for imbalanced classes, from the number of training images per class: weights, margins, priors.
 
-Counts (N,) are those of the classes. Joint labels inherit what follows from them, so each criterion fits any
-method: a class's count repeated for its M labels leaves weights and margins what they are, and log priors
-but for a constant, which a softmax does not see.
+Counts (N,) are per class. Joint labels inherit the values of their class, so each criterion works with any
+method: repeating the count of a class for its M labels does not change weights and margins, and shifts log
+priors by a constant, which does not affect a softmax.
 """
 
 import math
@@ -25,25 +25,25 @@ from sla.errors import InputError
 from sla.heads import SCALE
 from sla.labels import Target, spread_classes
 
-BETA = 0.9999  # of the effective number
+BETA = 0.9999  # of the effective number of images
 LARGEST_MARGIN = 0.5  # of the rarest class
 
 Counts = Sequence[int] | Tensor
 
 
 def class_balanced_weights(counts: Counts, beta: float = BETA) -> Tensor:
-    """w_c = (1 - beta) / (1 - beta^n_c), one over the effective number, scaled to sum N; (N,)."""
+    """w_c = (1 - beta) / (1 - beta^n_c), the inverse of the effective number, scaled to sum to N; (N,)."""
     if not 0 <= beta < 1:
         raise InputError(f"beta must be at least 0 and below 1, not {beta}")
     numbers = check_counts(counts)
-    # 1 - beta^n, without losing digits where n is small.
+    # 1 - beta^n, without cancellation for small n.
     effective = -torch.expm1(numbers * math.log(beta)) if beta else torch.ones_like(numbers)
     weights = 1 / effective
     return (weights * len(weights) / weights.sum()).float()
 
 
 def ldam_margins(counts: Counts, largest: float = LARGEST_MARGIN) -> Tensor:
-    """m_c = largest * n_c^(-1/4) / max_k n_k^(-1/4): the rarer the class, the wider its margin; (N,)."""
+    """m_c = largest * n_c^(-1/4) / max_k n_k^(-1/4): the rarer the class, the larger its margin; (N,)."""
     if not 0 <= largest < math.inf:
         raise InputError(f"the largest margin must be at least 0, not {largest}")
     numbers = check_counts(counts)
@@ -57,10 +57,10 @@ def log_priors(counts: Counts) -> Tensor:
 
 
 def check_counts(counts: Counts) -> Tensor:
-    """Images a class in float64, (N,); refuse a class without any."""
+    """Images per class in float64, (N,); raises an error for a class without any."""
     numbers = torch.as_tensor(counts, dtype=torch.float64).cpu()
     if numbers.ndim != 1 or not len(numbers):
-        raise InputError(f"counts must be one number a class, not of shape {tuple(numbers.shape)}")
+        raise InputError(f"counts must be one number per class, not of shape {tuple(numbers.shape)}")
     wrong = ((numbers >= 1) & numbers.isfinite()).logical_not().nonzero().flatten().tolist()
     if wrong:
         found, more = f"{numbers[wrong[0]]:g}", f" ({len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
@@ -78,15 +78,15 @@ def ldam(
     weight: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross entropy after taking scale * m_y from the target's logit alone (label-distribution-aware margin).
+    """Cross entropy after subtracting scale * m_y from the target's logit (label-distribution-aware margin).
 
     Args:
         input: logits (B, K) of a cosine head, scale * cos.
-        target: (B,) labels below K, or a `MixedTarget`: each parent is judged with its own margin.
+        target: (B,) labels below K, or a `MixedTarget`: each parent has its own margin.
         margins: (N,), K a multiple of N; see `ldam_margins`.
-        scale: the head's.
+        scale: of the head.
         weight: (N,) class weights.
-        label_smoothing: as in `cross_entropy`, on the logits with the margin taken off.
+        label_smoothing: as in `cross_entropy`, on the logits after subtracting the margin.
     """
     logits = without_half(input)
     shifts = scale * spread_classes(margins.to(logits), logits.shape[-1])
@@ -106,9 +106,9 @@ def focal_loss(
     weight: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross entropy with (1 - p)^gamma * -log p in place of -log p: what is sure already counts little."""
+    """Cross entropy with (1 - p)^gamma * -log p in place of -log p: confident predictions count little."""
     log_prob = log_probabilities(input)
-    # Where p is 1, the slope of a power below 1 is infinite; the clamp's is 0.
+    # At p = 1 the gradient of a power below 1 is infinite; that of the clamp is 0.
     unsure = (-torch.expm1(log_prob)).clamp(min=torch.finfo(log_prob.dtype).tiny)
     scores = unsure**gamma * log_prob
     return mean_over_labels(lambda labels: scores, target, weight, label_smoothing)
@@ -122,9 +122,9 @@ def logit_adjusted_loss(
     weight: Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Cross entropy of logits + tau * log prior (N,): the logits themselves then stand for balanced classes.
+    """Cross entropy of logits + tau * log prior (N,): the logits themselves then fit balanced classes.
 
-    Inference uses the logits as they are.
+    Inference uses the unadjusted logits.
     """
     logits = without_half(input)
     shift = tau * spread_classes(log_prior.to(logits), logits.shape[-1])
@@ -154,7 +154,7 @@ class LDAM(CrossEntropy):
 
 
 class Focal(CrossEntropy):
-    """`focal_loss` with its gamma kept."""
+    """`focal_loss` with a fixed gamma."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class LogitAdjusted(CrossEntropy):
 
 
 def check_head(kind: str, criterion: Criterion) -> None:
-    """Refuse LDAM on a linear head."""
+    """Raise an error for LDAM on a linear head."""
     if isinstance(criterion, LDAM) and kind != "cosine":
         raise InputError(
             f"LDAM needs a cosine head, not a {kind} one: its margins are parts of a cosine, and "

@@ -1,4 +1,4 @@
-"""From joint logits back to classes: the only place where labels return to the class space."""
+"""From joint logits back to classes: the only module where labels return to the class space."""
 
 import math
 
@@ -9,14 +9,14 @@ from sla.errors import InputError, nearest
 from sla.labels import by_view, check_num_views
 from sla.renamed import renamed_arguments
 
-INFERENCES = ("single", "aggregated", "distilled")  # of the methods here; one of your own may add names
+INFERENCES = ("single", "aggregated", "distilled")  # of the built-in methods; your own may add others
 AVERAGES = ("logits", "probabilities", "marginal")
 
 
 def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Tensor:
-    """Class logits of images seen through one view: (B, N*M) -> (B, N).
+    """Class logits of images in a known view: (B, N*M) -> (B, N).
 
-    `view` is one number for all, or (B,) numbers. Its softmax is P(i | x_j, j), equation of single inference.
+    `view` is one number for all, or (B,) numbers. The softmax is P(i | x_j, j), as in single inference.
     """
     blocks = by_view(joint_logits, num_views)
     if isinstance(view, int):
@@ -35,15 +35,15 @@ def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits
     """Class logits from all views of each image, interleaved: (B*M, N*M) -> (B, N).
 
     average="logits" is the paper's s_i = 1/M sum_j w_ij^T z_j; "probabilities" averages P(i | x_j, j);
-    "marginal" averages sum_l P(i, l | x_j), which does not use that the view is known.
-    The last two give logarithms.
+    "marginal" averages sum_l P(i, l | x_j), which ignores that the view is known.
+    The last two return log probabilities.
     """
     check_average(average)
     check_num_views(num_views)
     if joint_logits.ndim != 2:
         raise InputError(f"joint logits must be (B*M, N*M), not {tuple(joint_logits.shape)}")
     if joint_logits.shape[0] % num_views:
-        raise InputError(f"{joint_logits.shape[0]} rows are no multiple of {num_views} views")
+        raise InputError(f"{joint_logits.shape[0]} rows are not a multiple of {num_views} views")
     blocks = by_view(
         joint_logits.unflatten(0, (-1, num_views)), num_views
     )  # (B, M, N, M): view, class, label
@@ -54,7 +54,7 @@ def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits
 
 
 def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
-    """How likely each view is, whatever the class: (B, N*M) -> (B, M), log sum_i P(i, j | x)."""
+    """Log probability of each view, summed over classes: (B, N*M) -> (B, M), log sum_i P(i, j | x)."""
     return by_view(joint_logits.log_softmax(-1), num_views).logsumexp(-2)
 
 
@@ -70,7 +70,7 @@ def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
 
 
 def check_inference(inference: str, available: tuple[str, ...]) -> None:
-    """Refuse an inference that is unknown or that this model was not trained for."""
+    """Raise an error for an inference that is unknown or that this model was not trained for."""
     if inference in available:
         return
     if inference in INFERENCES:
@@ -79,11 +79,11 @@ def check_inference(inference: str, available: tuple[str, ...]) -> None:
 
 
 def check_average(average: str) -> None:
-    """Refuse an unknown way to average over views."""
+    """Raise an error for an unknown average."""
     if average not in AVERAGES:
         raise InputError(f"unknown average {average!r}{nearest(average, AVERAGES)}")
 
 
 def _log_mean_exp(log_prob: Tensor) -> Tensor:
-    """(B, M, N) -> (B, N): the logarithm of the mean probability."""
+    """(B, M, N) -> (B, N): the log of the mean probability."""
     return torch.logsumexp(log_prob, 1) - math.log(log_prob.shape[1])

@@ -1,6 +1,6 @@
-"""The algebra of joint labels: (class y, view j) is y*M + j. The only place that knows this layout.
+"""The algebra of joint labels: (class y, view j) is y*M + j. The only module that knows this layout.
 
-Class-major, so new classes only append labels: those of the old classes stay what they are.
+It is class-major, so new classes only append labels and those of the old classes do not change.
 """
 
 from typing import NamedTuple, overload
@@ -12,7 +12,7 @@ from sla.errors import InputError
 
 
 class MixedTarget(NamedTuple):
-    """Two hard targets with their shares: `lam` of `a` and `1 - lam` of `b` (mixup, CutMix)."""
+    """Two hard targets with their proportions: `lam` of `a` and `1 - lam` of `b` (mixup, CutMix)."""
 
     a: Tensor  # (B,)
     b: Tensor  # (B,)
@@ -29,8 +29,8 @@ def join_labels(target: MixedTarget, num_views: int, views: Tensor | None = None
 def join_labels(target: Target, num_views: int, views: Tensor | None = None) -> Target:
     """Class labels (B,) -> joint labels (B*M,), interleaved as `expand_views` does: y*M + j.
 
-    With `views` (B, k), the view numbers that each image was seen through, (B,) -> (B*k,). Both parents of
-    a `MixedTarget` are seen through the same view.
+    With `views` (B, k), the view numbers used for each image, (B,) -> (B*k,). Both parents of a
+    `MixedTarget` have the same view.
     """
     check_num_views(num_views)
     if isinstance(target, MixedTarget):
@@ -45,7 +45,7 @@ def join_labels(target: Target, num_views: int, views: Tensor | None = None) -> 
         raise InputError(
             f"view numbers must be (B, k) for {target.shape[0]} labels, not {tuple(views.shape)}"
         )
-    # A joint label may be too large for the integers that the class labels come in.
+    # A joint label may be too large for the integer type of the class labels.
     return (target.long().unsqueeze(1) * num_views + views).flatten()
 
 
@@ -56,7 +56,7 @@ def split_labels(joint: Tensor, num_views: int) -> tuple[Tensor, Tensor]:
 
 
 def repeat_target(target: Target, count: int) -> Target:
-    """The class label for each of `count` views of an image: (B,) -> (B*count,), interleaved."""
+    """Repeat the class label for each of `count` views of an image: (B,) -> (B*count,), interleaved."""
     check_num_views(count)
     if isinstance(target, MixedTarget):
         lam = shares(target).expand(target.a.shape)
@@ -66,7 +66,7 @@ def repeat_target(target: Target, count: int) -> Target:
 
 
 def split_target(target: Target, parts: int) -> list[Target]:
-    """The target of each part of a batch, as `tensor_split` cuts it."""
+    """The target of each part of a batch, split as by `tensor_split`."""
     if not isinstance(target, MixedTarget):
         return list(target.tensor_split(parts))
     lam = shares(target).expand(target.a.shape)
@@ -75,7 +75,7 @@ def split_target(target: Target, parts: int) -> list[Target]:
 
 
 def shares(target: MixedTarget) -> Tensor:
-    """`lam` as a tensor on the device of its targets, () or (B,)."""
+    """`lam` as a tensor on the device of the targets, () or (B,)."""
     lam = torch.as_tensor(target.lam, device=target.a.device)
     if lam.shape not in ((), target.a.shape):
         raise InputError(f"lam must be one number or {target.a.shape[0]}, not {tuple(lam.shape)}")
@@ -83,7 +83,7 @@ def shares(target: MixedTarget) -> Tensor:
 
 
 def spread_classes(values: Tensor, num_labels: int) -> Tensor:
-    """One value a class, (N,), -> one a label, (num_labels,): a joint label inherits its class's value."""
+    """One value per class, (N,) -> one per label, (num_labels,): a joint label inherits its class's value."""
     if num_labels % len(values):
         raise InputError(f"{len(values)} values for classes do not fit {num_labels} labels")
     return values.repeat_interleave(num_labels // len(values))
@@ -93,12 +93,12 @@ def by_view(joint_logits: Tensor, num_views: int) -> Tensor:
     """Joint logits (..., N*M) -> (..., N, M)."""
     check_num_views(num_views)
     if joint_logits.shape[-1] % num_views:
-        raise InputError(f"{joint_logits.shape[-1]} joint logits are no multiple of {num_views} views")
+        raise InputError(f"{joint_logits.shape[-1]} joint logits are not a multiple of {num_views} views")
     return joint_logits.unflatten(-1, (-1, num_views))
 
 
 def check_num_views(num_views: int) -> None:
-    """Refuse a number of views below one."""
+    """Raise an error if the number of views is below one."""
     if num_views < 1:
         raise InputError(f"there must be at least one view, not {num_views}")
 
@@ -108,9 +108,9 @@ def check_target(target: Tensor, num_classes: int, batch_size: int) -> Tensor: .
 @overload
 def check_target(target: MixedTarget, num_classes: int, batch_size: int) -> MixedTarget: ...
 def check_target(target: Target, num_classes: int, batch_size: int) -> Target:
-    """The target in int64; refuse one that is not `batch_size` class numbers below `num_classes`.
+    """The target in int64; raise an error unless it has `batch_size` class numbers below `num_classes`.
 
-    Values are looked at only where that costs no synchronisation: eagerly, on the CPU.
+    Values are checked only if that needs no synchronisation: in eager mode, on the CPU.
     """
     if isinstance(target, MixedTarget):
         a, b = (check_target(part, num_classes, batch_size) for part in (target.a, target.b))

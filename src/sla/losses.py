@@ -25,12 +25,12 @@ def sla_loss(
     """L_SLA = 1/M sum_j CE(rho(z_j), (y, j)): one cross entropy over all N*M joint labels.
 
     Args:
-        joint_logits: (B*M, N*M), interleaved as `expand_views` lays the images out.
+        joint_logits: (B*M, N*M), interleaved in the order of `expand_views`.
         target: (B,) class labels, or a `MixedTarget`.
         num_views: M.
-        criterion: any criterion; it sees joint logits and joint labels.
-        view_reduction: "sum" leaves out the 1/M, as is done at ImageNet scale.
-        views: (B, k), when each image was seen through these views only; joint_logits is then (B*k, N*M).
+        criterion: any criterion; it is called with joint logits and joint labels.
+        view_reduction: "sum" omits the 1/M, as is done at ImageNet scale.
+        views: (B, k), if only these views of each image are used; joint_logits is then (B*k, N*M).
     """
     by_view(joint_logits, num_views)  # refuses columns that are not N*M
     _check_rows("joint logits", joint_logits, target, num_views if views is None else views.shape[-1])
@@ -60,8 +60,8 @@ def multi_task_loss(
 ) -> Tensor:
     """L_MT = L_DA + 1/M sum_j CE(sigma(z_j; v), j). Logits (B*M, N) and (B*M, M).
 
-    The criterion is for classes; the view is always learnt by plain cross entropy. With `views` (B, k), as in
-    `sla_loss`, there are k rows per image.
+    The criterion applies to the classes; the view is always learnt with plain cross entropy. With
+    `views` (B, k), as in `sla_loss`, there are k rows per image.
     """
     count = num_views if views is None else views.shape[-1]
     loss = data_augmentation_loss(class_logits, target, count, criterion)
@@ -78,11 +78,11 @@ def distillation_loss(
     temperature: float = 1.0,
     views: Tensor | None = None,
 ) -> Tensor:
-    """KL(P_aggregated || sigma(z; u)), mean over the batch, times T^2; the teacher carries no gradient.
+    """KL(P_aggregated || sigma(z; u)), mean over the batch, times T^2; no gradient flows through the teacher.
 
     Args:
         joint_logits: (B*M, N*M), or (B*k, N*M) with `views` (B, k).
-        student_logits: (B, N), of the plain images.
+        student_logits: (B, N), of the unchanged images.
         num_views: M.
         temperature: T divides both logits.
         views: as in `sla_loss`.
@@ -113,7 +113,7 @@ def view_loss(view_logits: Tensor, views: Tensor | None = None) -> Tensor:
 
 
 def _check_rows(what: str, logits: Tensor, target: Target, count: int) -> None:
-    """Refuse logits that are not one row for each of `count` views of each image."""
+    """Raise an error unless the logits have one row for each of `count` views of each image."""
     labels = target.a if isinstance(target, MixedTarget) else target
     if logits.ndim != 2 or logits.shape[0] != labels.shape[0] * count:
         wanted = f"{labels.shape[0]} images x {count} views"

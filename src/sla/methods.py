@@ -1,7 +1,7 @@
-"""The methods: each is one loss and one set of heads. They see features, never the backbone.
+"""The methods: each is one loss and one set of heads. They work on features, never on the backbone.
 
-A method declares itself once, here: `register_method` gives it its name, and its fields say what can be set.
-The configuration, the command line, plans, model files and costs read that.
+A method is declared once, here: `register_method` names it, and its fields are its options. The
+configuration, the command line, plans, model files and costs are derived from that.
 """
 
 import math
@@ -34,14 +34,14 @@ from sla.views import Identity, Rotation, Views, check_views, expand_views, pars
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a training step is, beside its images and targets.
+    """What a training step knows besides its images and targets.
 
     Attributes:
-        views: (B, k) view numbers, where each image is seen through k views only; None for all.
-        indices: (B,) places of the images in the training set; None where nobody says.
+        views: (B, k) view numbers, if only k views of each image are used; None for all.
+        indices: (B,) indices of the images in the training set; None if unknown.
         step: the number of this step, from 0.
-        steps: how many the run has; 0 where that is unknown.
-        memory: what the method's `build_memory` made.
+        steps: the number of steps of the run; 0 if unknown.
+        memory: what the method's `build_memory` returned.
     """
 
     views: Tensor | None = None
@@ -55,39 +55,39 @@ NO_CONTEXT = StepContext()
 
 
 class Method:
-    """What a classifier asks of a method; a subclass fills in the heads, the losses and the inference.
+    """The interface of a method; a subclass defines its heads, losses and inference.
 
-    A subclass is a frozen dataclass. Its fields `views`, `criterion` and `head` are set by the configuration;
-    each other field made by `option` is a key of its own there (`method.beta`).
+    A subclass is a frozen dataclass. The configuration sets its fields `views`, `criterion` and `head`, and
+    has a key for each other field made with `option` (`method.beta`).
     """
 
     views: Views
     criterion: Criterion
     inferences: tuple[str, ...] = ("single",)
-    parts: tuple[str, ...] = ()  # of the loss, as `losses` names them
-    least_views: int = 1  # of each image in a step; from 2 on, the plain image is the first of them
-    finetuning_views: int | None = None  # of each image in a step from pretrained weights; None for all
-    one_pass: str = "single"  # the best inference that sees each image once
+    parts: tuple[str, ...] = ()  # names of the parts of the loss, as in the dict of `losses`
+    least_views: int = 1  # views per image and step, at least; from 2 on, the first is the unchanged image
+    finetuning_views: int | None = None  # views per image and step with pretrained weights; None for all
+    one_pass: str = "single"  # the best inference with one pass per image
 
     @property
     def headline(self) -> str:
-        """The inference that the method is judged by."""
+        """The inference that the method is evaluated by."""
         return "single"
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """New heads for features of this width."""
+        """New heads for this number of features."""
         raise InputError(f"{type(self).__name__} does not say which heads it needs")
 
     def build_memory(self, num_images: int, num_classes: int) -> nn.Module | None:
-        """What `losses` remembers of each training image from step to step; None for nothing.
+        """State per training image that `losses` keeps between steps; None if there is none.
 
-        Its buffers are saved in checkpoints, not in model files; `losses` finds it as `context.memory` and
-        changes it in place.
+        Its buffers are saved in checkpoints, not in model files; `losses` gets it as `context.memory` and
+        updates it in place.
         """
         return None
 
     def expand(self, input: Tensor, views: Tensor | None = None) -> Tensor:
-        """The images that go forward: (B, ...) -> (B*M, ...), interleaved; (B*k, ...) with `views` (B, k)."""
+        """The backbone's input: (B, ...) -> (B*M, ...), interleaved; (B*k, ...) with `views` (B, k)."""
         return expand_views(input, self.views) if views is None else take_views(input, self.views, views)
 
     def losses(
@@ -100,7 +100,7 @@ class Method:
         raise InputError(f"{type(self).__name__} has no loss")
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
-        """Class logits (B, N) from features (B, D) of plain images, for an inference of one pass."""
+        """Class logits (B, N) from features (B, D) of unchanged images, for inference in one pass."""
         return heads["plain"](features)
 
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
@@ -108,7 +108,7 @@ class Method:
         return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), average)
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
-        """Logits (B, M) of the view that each image was seen through; None where nothing learns that."""
+        """Logits (B, M) of the view of each image; None if the method does not learn it."""
         return None
 
     @property
@@ -122,7 +122,7 @@ class Method:
 
 
 class Declared(NamedTuple):
-    """A method's class, and the values of its fields that its name stands for."""
+    """A method's class, and the field values that its name implies."""
 
     make: type[Method]
     preset: dict[str, Any]
@@ -133,7 +133,7 @@ Kind = TypeVar("Kind", bound=type[Method])
 
 
 def register_method(name: str, **preset: Any) -> Callable[[Kind], Kind]:
-    """Decorate a method's class: `name` makes it with these values of its fields."""
+    """Decorate a method's class: `name` creates it with these field values."""
 
     def add(kind: Kind) -> Kind:
         if name in METHODS:
@@ -145,19 +145,19 @@ def register_method(name: str, **preset: Any) -> Callable[[Kind], Kind]:
 
 
 def option(default: Any, description: str, **limits: Any) -> Any:
-    """A field of a method that can be set: default, meaning, and limits as pydantic names them."""
+    """An option of a method: its default, its description, and limits as in pydantic (`ge=0`)."""
     return field(default=default, metadata={"description": description, "limits": limits})
 
 
 def method_options(kind: type[Method]) -> dict[str, Any]:
-    """The fields of a method's class that can be set, by name; each has `type`, `default` and `metadata`."""
+    """The options of a method's class by name; each has `type`, `default` and `metadata`."""
     return {each.name: each for each in fields(kind) if "description" in each.metadata}  # type: ignore[arg-type]
 
 
 @register_method("baseline")
 @dataclass(frozen=True)
 class Baseline(Method):
-    """Cross entropy on the images as they are."""
+    """Cross entropy on the unchanged images."""
 
     criterion: Criterion = cross_entropy
     head: str = "linear"
@@ -181,7 +181,7 @@ class Baseline(Method):
 @register_method("da")
 @dataclass(frozen=True)
 class DataAugmentation(Method):
-    """L_DA: every view with the label of its class. Forces invariance to the views."""
+    """L_DA: every view has the label of its class. Enforces invariance to the views."""
 
     views: Views = field(default_factory=Rotation)
     criterion: Criterion = cross_entropy
@@ -210,7 +210,7 @@ class DataAugmentation(Method):
 @register_method("mt")
 @dataclass(frozen=True)
 class MultiTask(DataAugmentation):
-    """L_MT: the class and the view, each by a head of its own. Forces invariance too."""
+    """L_MT: class and view, each with its own head. Also enforces invariance."""
 
     parts = ("class", "view")
 
@@ -235,7 +235,7 @@ class MultiTask(DataAugmentation):
         }
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
-        """The logits of the view's own head."""
+        """The logits of the view head."""
         return heads["view"](features)
 
 
@@ -248,24 +248,24 @@ class SLA(Method):
     L = L_SLA [+ KL(P_aggregated || sigma(z_0; u)) + beta * CE(sigma(z_0; u), y)]
 
     Args:
-        views: whose number becomes part of the label.
-        distill: learn a student of the aggregated answer, for inference in one pass.
+        views: their index becomes part of the label.
+        distill: train a student on the aggregated prediction, for inference in one pass.
         beta: weight of the student's own cross entropy.
         temperature: of the distillation.
         view_reduction: "mean" over the views of an image, or their "sum".
-        criterion: `(logits, target) -> loss`; it sees joint logits and joint labels, and the student's.
+        criterion: `(logits, target) -> loss`, for the joint labels and for the student.
         head: "linear" or "cosine".
     """
 
     views: Views = field(default_factory=Rotation)
     distill: bool = False
     beta: float = option(1.0, "weight of the student's own cross entropy", ge=0)
-    temperature: float = option(1.0, "of the distillation", gt=0)
-    view_reduction: Literal["mean", "sum"] = option("mean", "of the joint loss over views: mean or sum")
+    temperature: float = option(1.0, "temperature of the distillation", gt=0)
+    view_reduction: Literal["mean", "sum"] = option("mean", "joint loss over the views: mean or sum")
     criterion: Criterion = cross_entropy
     head: str = "linear"
 
-    FEW: ClassVar[tuple[int, int]] = (1, 2)  # views of a step when fine-tuning, without and with a student
+    FEW: ClassVar[tuple[int, int]] = (1, 2)  # views per step when fine-tuning, without and with a student
 
     def __post_init__(self) -> None:
         check_views(self.views)
@@ -281,36 +281,36 @@ class SLA(Method):
 
     @property
     def inferences(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Single and aggregated; distilled where there is a student."""
+        """Single and aggregated; distilled if there is a student."""
         return ("single", "aggregated", "distilled") if self.distill else ("single", "aggregated")
 
     @property
     def parts(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The joint loss; distilling, the student's two terms."""
+        """The joint loss; with distillation, the two terms of the student."""
         return ("joint", "distillation", "student") if self.distill else ("joint",)
 
     @property
     def least_views(self) -> int:  # type: ignore[override]
-        """The student sees the plain image, and its teacher one view more."""
+        """The student needs the unchanged image, its teacher one more view."""
         return 2 if self.distill else 1
 
     @property
     def finetuning_views(self) -> int | None:  # type: ignore[override]
-        """From pretrained weights, more passes with fewer views beat fewer passes with all, at equal cost."""
+        """With pretrained weights, more epochs with fewer views beat fewer epochs with all, at equal cost."""
         return self.FEW[self.distill]
 
     @property
     def one_pass(self) -> str:  # type: ignore[override]
-        """Distilled where there is a student."""
+        """Distilled if there is a student."""
         return "distilled" if self.distill else "single"
 
     @property
     def headline(self) -> str:
-        """What SLA is for: aggregated, or distilled where there is a student."""
+        """Aggregated, or distilled if there is a student."""
         return self.inferences[-1]
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """The joint head, and the student's plain head when distilling."""
+        """The joint head; with distillation, also the student's plain head."""
         heads = nn.ModuleDict({"joint": JointHead(in_features, num_classes, len(self.views), self.head)})
         if self.distill:
             heads["plain"] = PlainHead(in_features, num_classes, self.head)
@@ -347,18 +347,18 @@ class SLA(Method):
         return heads["joint"].block(features, 0)  # type: ignore[operator]
 
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
-        """Each view's own block, averaged; logits of other views are computed only for the marginal."""
+        """The average of each view's own block; the other blocks are computed only for the marginal."""
         if average == "marginal":
             return aggregate_views(heads["joint"](features), len(self.views), average)
         return average_views(heads["joint"].own_blocks(features), average)  # type: ignore[operator]
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
-        """The joint head's answer, whatever the class."""
+        """The joint head's logits of the view, summed over the classes."""
         return marginal_over_classes(heads["joint"](features), len(self.views))
 
 
 def check_method(method: object) -> None:
-    """Refuse what is no `Method`."""
+    """Raise an error unless this is a `Method` object."""
     if isinstance(method, str):
         raise InputError(f"a method is an object such as SLA(), not text: create_method({method!r})")
     if not isinstance(method, Method):
@@ -366,7 +366,7 @@ def check_method(method: object) -> None:
 
 
 def find_method(name: str) -> Declared:
-    """The class behind a name: one of the paper's tables, or `package.module:Class` of your own."""
+    """The class behind a name: one from the paper's tables, or your own `package.module:Class`."""
     if name in METHODS:
         return METHODS[name]
     if not is_plugin_name(name):
@@ -378,7 +378,7 @@ def find_method(name: str) -> Declared:
 
 
 def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
-    """A method by the name the paper's tables give it, or by `package.module:Class`; rotation by default."""
+    """A method by its name in the paper's tables or by `package.module:Class`; rotation by default."""
     kind, preset = find_method(name)
     known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
     for given in options:
@@ -390,7 +390,7 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
 
 
 def describe_method(method: Method) -> dict[str, Any]:
-    """A method as plain data, without its criterion, which inference does not need."""
+    """A method as plain data, without the criterion, which inference does not need."""
     names = [
         name for name, declared in METHODS.items() if declared.make is type(method) and not declared.preset
     ]
@@ -405,7 +405,7 @@ def describe_method(method: Method) -> dict[str, Any]:
 
 
 def restore_method(described: dict[str, Any]) -> Method:
-    """The method that `describe_method` described; a class of somebody's own must have been allowed."""
+    """The method that `describe_method` described; a class from outside sla must have been allowed."""
     kind = find_method(described["name"]).make
     arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
     if any(each.name == "views" and each.init for each in fields(kind)):  # type: ignore[arg-type]
@@ -414,7 +414,7 @@ def restore_method(described: dict[str, Any]) -> Method:
 
 
 def _text_of(views: Views) -> str:
-    """The text of views that can be read back."""
+    """The text form of views, if it can be parsed again."""
     try:
         same = parse_views(views.text) == views
     except InputError:

@@ -13,14 +13,15 @@ CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 
 
 class Views:
-    """An ordered set of M transformations of a batch; the base of every kind of views.
+    """An ordered set of M transformations of a batch; the base class of all views.
 
     Attributes:
-        text: names the set, so that `parse_views(views.text)` gives it back.
-        names: one short name per view, for people.
-        channels: how many an image must have; None for any number.
-        elements: the elementary transformations that are in it, as augmentations name those they contain
-            ("rotation by 180", "channels GBR"): an augmentation that makes one of them contradicts its label.
+        text: the text form of the set: `parse_views(views.text)` returns it.
+        names: one short name per view, for display.
+        channels: number of channels an image must have; None for any number.
+        elements: the elementary transformations in the set, by the names that augmentations use for them
+            ("rotation by 180", "channels GBR", "horizontal flip"). An augmentation that produces one of them
+            contradicts the label.
     """
 
     text: str
@@ -32,7 +33,7 @@ class Views:
         return len(self.names)
 
     def apply(self, input: Tensor, view: int) -> Tensor:
-        """Transformation number `view` of a whole batch, same shape."""
+        """Apply transformation number `view` to a whole batch; the shape stays the same."""
         raise InputError(f"{type(self).__name__} does not say how to apply a view")
 
     def stack(self, input: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class Views:
 
 
 class Identity(Views):
-    """The image as it is: M = 1, no label augmentation."""
+    """The unchanged image: M = 1, no label augmentation."""
 
     text = "none"
     names = ("identity",)
@@ -69,7 +70,7 @@ class Identity(Views):
 
 
 class Rotation(Views):
-    """Rotation by multiples of 90 degrees, counter-clockwise: `rot90(x, k)`. All four unless named."""
+    """Rotation by multiples of 90 degrees, counter-clockwise: `rot90(x, k)`. All four by default."""
 
     def __init__(self, *degrees: int) -> None:
         self.degrees = degrees or (0, 90, 180, 270)
@@ -82,7 +83,7 @@ class Rotation(Views):
         self.elements = frozenset(f"rotation by {d}" for d in self.degrees[1:])
 
     def apply(self, input: Tensor, view: int) -> Tensor:
-        """(..., S, S) turned by the view's angle."""
+        """(..., S, S) rotated by the view's angle."""
         turns = self.degrees[view] // 90
         if turns == 0:
             return input
@@ -95,7 +96,7 @@ class Rotation(Views):
 
 
 class ColorPermutation(Views):
-    """The colour channels in another order; all six orders unless named, RGB first."""
+    """The colour channels in another order; all six orders by default, RGB first."""
 
     channels = 3
 
@@ -139,7 +140,7 @@ class CustomViews(Views):
         self.text = f"custom({','.join(transforms)})"
 
     def apply(self, input: Tensor, view: int) -> Tensor:
-        """What the view's callable makes of the batch."""
+        """Apply the view's callable to the batch."""
         return input if view == 0 else self.transforms[view - 1](input)
 
     def __eq__(self, other: object) -> bool:
@@ -150,7 +151,7 @@ class CustomViews(Views):
 
 
 class Product(Views):
-    """Views composed: first `first`, then `second`. Made by `first * second`."""
+    """Composed views: first `first`, then `second`. Created by `first * second`."""
 
     def __init__(self, first: Views, second: Views) -> None:
         _refuse_look_alikes(_factors(first), _factors(second))
@@ -183,7 +184,7 @@ def expand_views(input: Tensor, views: Views) -> Tensor:
 
 
 def check_views(views: object) -> None:
-    """Refuse what is no `Views`."""
+    """Raise an error unless this is a `Views` object."""
     if isinstance(views, str):
         raise InputError(f"views are an object such as Rotation(), not text: parse_views({views!r})")
     if not isinstance(views, Views):
@@ -198,7 +199,7 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
         raise InputError("each image must be seen through at least one view, not (B, 0)")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(f"view numbers must be whole numbers, not {index.dtype}")
-    # Values are checked only where that costs no synchronisation.
+    # Values are checked only if that needs no synchronisation with the device.
     if index.device.type == "cpu" and not torch.compiler.is_compiling():
         for number in index.unique().tolist():
             if not 0 <= number < len(views):
@@ -215,8 +216,8 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
 def parse_views(text: str) -> Views:
     """Views from text: `rot4`, `rot2`, `rgb3`, `rgb6`, `rot(0,90)`, `rgb(RGB,BGR)`, `none`, joined by `*`.
 
-    A term may be views of your own, `package.module:Name`: a `Views` object, or a class or function that
-    makes one without arguments.
+    A term may also be your own views, `package.module:Name`: a `Views` object, or a class or function that
+    returns one without arguments.
     """
     views: Views = Identity()
     for term in text.split("*"):
@@ -259,7 +260,7 @@ def _own_views(name: str) -> Views:
 
 
 def _seen(input: Tensor, views: Views, view: int) -> Tensor:
-    """A batch through one view, which must keep its shape."""
+    """One view of a batch, which must preserve its shape."""
     output = views.apply(input, view)
     if output.shape != input.shape:
         shapes = f"{tuple(input.shape)} into {tuple(output.shape)}"
@@ -274,7 +275,7 @@ def _factors(views: Views) -> list[Views]:
 
 
 def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
-    # Rotations (and channel orders) are a group: two sets of them multiply into views that repeat.
+    # Rotations (and channel orders) form a group: the product of two sets contains equal views.
     for a in first:
         for b in second:
             if a == b or any(isinstance(a, k) and isinstance(b, k) for k in (Rotation, ColorPermutation)):
@@ -285,4 +286,4 @@ def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
 def _check_distinct(what: str, values: list[str]) -> None:
     for value in values:
         if values.count(value) > 1:
-            raise InputError(f"{what} {value} is named twice: two equal views cannot be told from each other")
+            raise InputError(f"{what} {value} is named twice: two equal views cannot be distinguished")

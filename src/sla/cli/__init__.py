@@ -1,4 +1,4 @@
-"""The command line: one thin file per command; errors are one line, without a stack of frames."""
+"""The command line: one thin file per command; errors are one line, without a traceback."""
 
 import contextlib
 import sys
@@ -55,14 +55,14 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Say which."
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     pass
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run a command; exit with 2 for wrong input, 1 for a failed run, 130 after Ctrl-C."""
+    """Run a command; exit with 2 for invalid input, 1 for a failed run, 130 after Ctrl-C."""
     warnings.showwarning = _show_warning
     try:
         app(args)

@@ -1,4 +1,4 @@
-"""`sla augment search`: an augmentation policy for your own images."""
+"""`sla augment search`: find an augmentation policy for your own images."""
 
 import json
 import shlex
@@ -19,22 +19,22 @@ def _augment() -> None:
 
 @app.command()
 def search(
-    data: Annotated[str, typer.Argument(help="A folder, a CSV, or a known dataset's name.")],
-    out: Annotated[Path, Option(help="The policy file to write.")] = Path("policy.json"),
+    data: Annotated[str, typer.Argument(help="A folder, a CSV, or the name of a dataset.")],
+    out: Annotated[Path, Option(help="Policy file to write.")] = Path("policy.json"),
     work: Annotated[
-        Path | None, Option(help="Where what is finished is kept; OUT.search by default.")
+        Path | None, Option(help="Folder for the intermediate results. Default: OUT.search.")
     ] = None,
-    minutes: Annotated[float | None, Option(help="For everything; half of it trains networks.")] = None,
-    trials: Annotated[int, Option(help="Candidates per fold, where no minutes are given.")] = 200,
-    folds: Annotated[int, Option(help="Splits of the training images, a network each.")] = 2,
+    minutes: Annotated[float | None, Option(help="Total time; half of it trains networks.")] = None,
+    trials: Annotated[int, Option(help="Candidates per fold, without --minutes.")] = 200,
+    folds: Annotated[int, Option(help="Folds of the training images, one network each.")] = 2,
     images: Annotated[int, Option(help="Images per fold that candidates are scored on.")] = 1000,
-    backbone: Annotated[str | None, Option(help="resnet8, resnet20, ...; chosen to fit by default.")] = None,
-    augment: Annotated[str | None, Option(help="What the policy comes before: 'crop(4), flip'.")] = None,
+    backbone: Annotated[str | None, Option(help="resnet8, resnet20, ... Default: to suit the data.")] = None,
+    augment: Annotated[str | None, Option(help="Applied after the policy: 'crop(4), flip'.")] = None,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
-    seed: Annotated[int, Option(help="Everything random follows from it.")] = 0,
-    assign: Annotated[list[str] | None, Option("--set", help="Any key of a run, as in run.epochs=5.")] = None,
+    seed: Annotated[int, Option(help="Random seed.")] = 0,
+    assign: Annotated[list[str] | None, Option("--set", help="Any key of a run, e.g. run.epochs=5.")] = None,
 ) -> None:
-    """Find a policy by density matching (Fast AutoAugment); if stopped, the same command continues."""
+    """Find a policy by density matching (Fast AutoAugment); if interrupted, run it again to continue."""
     from sla.augment.syntax import quoted
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
@@ -70,7 +70,7 @@ def search(
 
 
 def write_policy(content: dict[str, Any]) -> str:
-    """A policy file as text, one sub-policy a line."""
+    """A policy file as text, one sub-policy per line."""
     rest = {key: value for key, value in content.items() if key != "sub_policies"}
     lines = ",\n  ".join(json.dumps(sub_policy) for sub_policy in content["sub_policies"])
     return json.dumps(rest, indent=1).removesuffix("\n}") + ',\n "sub_policies": [\n  ' + lines + "\n ]\n}\n"

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Folders of runs, or RUN:KIND for a kind of inference.")],
+    runs: Annotated[list[str], typer.Argument(help="Run folders, or RUN:INFERENCE to select the inference.")],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled; each run's headline by default.")
+        str | None, typer.Option(help="single, aggregated or distilled. Default: each run's headline.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Other images than the first run's test images.")] = None,
+    data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
     on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
+        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compare.html"),
-    json_: Annotated[bool, typer.Option("--json", help="As JSON, with every image that flipped.")] = False,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("compare.html"),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON, with every image that flipped.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Accuracies, differences on the same images, what flipped, costs and settings: a table and a page."""
+    """Compare runs on the same images: accuracies, differences, flipped images, costs and settings."""
     import json
 
     from sla.cli.output import check_writable, showing_progress

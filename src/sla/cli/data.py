@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from sla.datasets.check import Check
     from sla.datasets.entry import Entry
 
-app = typer.Typer(help="Datasets: list, describe, download, check.", no_args_is_help=True)
+app = typer.Typer(help="List, describe, download and check datasets.", no_args_is_help=True)
 
-Root = Annotated[Path | None, typer.Option(help="Folder to search, instead of SLA_DATA or the cache folder.")]
+Root = Annotated[Path | None, typer.Option(help="Dataset folder, instead of SLA_DATA or the cache folder.")]
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """Every dataset by name: its size, and whether it is on this machine."""
+    """List the known datasets: size, and whether they are on this machine."""
     from sla.cli.display import print_table
     from sla.datasets.catalogue import CATALOGUE
     from sla.datasets.find import find
@@ -34,8 +34,8 @@ def list_datasets() -> None:
 
 
 @app.command()
-def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
-    """Everything known about one dataset: source, size, checksums, licence, splits, preprocessing."""
+def info(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
+    """Describe a dataset: source, size, checksums, licence, splits, preprocessing."""
     from sla.cli.display import print_table
     from sla.datasets.catalogue import find_entry, source_of
     from sla.datasets.find import find
@@ -64,8 +64,8 @@ def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None
 
 
 @app.command()
-def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Root = None) -> None:
-    """Download a dataset, unless it is there: from the official address, else from the mirrors."""
+def get(name: Annotated[str, typer.Argument(help="Name of a dataset.")], root: Root = None) -> None:
+    """Download a dataset if it is missing: from the official source, or else from a mirror."""
     from sla.datasets.find import get as get_dataset
 
     with showing_progress() as progress:
@@ -75,12 +75,12 @@ def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Ro
 
 @app.command()
 def check(
-    data: Annotated[str, typer.Argument(help="A dataset's name, a folder of images, or a CSV.")],
+    data: Annotated[str, typer.Argument(help="A folder, a CSV, or the name of a dataset.")],
     root: Root = None,
-    sheet: Annotated[Path | None, typer.Option(help="Write a sheet of images to this PNG.")] = None,
-    pixels: Annotated[bool, typer.Option(help="Decode every image: finds corrupt and repeated ones.")] = True,
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this PNG.")] = None,
+    pixels: Annotated[bool, typer.Option(help="Decode images to find corrupt and duplicate ones.")] = True,
 ) -> None:
-    """Counts, checksums, class balance, corrupt images, images that are in both train and test."""
+    """Check counts, checksums, class balance, corrupt images, duplicates, and overlap of train and test."""
     from sla.cli.output import check_writable
     from sla.datasets.check import check as check_dataset
 

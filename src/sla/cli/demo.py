@@ -9,9 +9,9 @@ import typer
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(help="About how long to train.")] = 2.5,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Train this many seeds instead.")] = None,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("sla-demo.html"),
+    minutes: Annotated[float, typer.Option(help="Approximate training time.")] = 2.5,
+    seeds: Annotated[int | None, typer.Option(min=2, help="Number of seeds, instead of --minutes.")] = None,
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("sla-demo.html"),
 ) -> None:
     """Compare the methods of the paper on the digits, five training images per class."""
     from rich.console import Console

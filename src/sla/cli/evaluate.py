@@ -1,4 +1,4 @@
-"""`sla evaluate`: every kind of inference side by side, ten-crop, ensembles."""
+"""`sla evaluate`: single, aggregated and distilled inference, ten-crop, ensembles."""
 
 import time
 from pathlib import Path
@@ -17,27 +17,27 @@ Scores = dict[str, dict[str, float]]
 
 def evaluate(
     run: Annotated[
-        list[str], typer.Argument(help="A run's folder, or several for an ensemble; then data, if other.")
+        list[str], typer.Argument(help="Run folder, or several for an ensemble; then other data, if any.")
     ],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated, distilled, ten-crop or ensemble; all by default.")
+        str | None, typer.Option(help="single, aggregated, distilled, ten-crop or ensemble. Default: all.")
     ] = None,
     members: Annotated[
         str | None,
-        typer.Option(help="Of an ensemble: single, aggregated, distilled; each run's best by default."),
+        typer.Option(help="Ensemble members: single, aggregated or distilled. Default: each run's best."),
     ] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 128,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that decode pictures.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 128,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
     on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
+        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Accuracy, calibration error and time, for single, aggregated and distilled inference.
+    """Measure accuracy, calibration error and time for single, aggregated and distilled inference.
 
     Accuracy is top 1, top 5, and balanced: the mean over classes.
     """

@@ -9,8 +9,8 @@ from sla.cli.settings import Allow
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    out: Annotated[Path, typer.Argument(help="File to write, e.g. model.onnx.")],
     inference: Annotated[
         str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
     ] = None,
@@ -18,11 +18,11 @@ def export(
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
     preprocessing: Annotated[
-        bool, typer.Option(help="Resizing, cropping and normalising inside: it takes pictures as they are.")
+        bool, typer.Option(help="Include resizing, cropping and normalising: the input is the raw picture.")
     ] = False,
     allow: Allow = None,
 ) -> None:
-    """Write a run as ONNX, and check first that onnxruntime gives the run's probabilities."""
+    """Export a run to ONNX, after checking that onnxruntime gives the same probabilities."""
     import sys
 
     from sla.cli.display import TrainingDisplay

@@ -1,4 +1,4 @@
-"""`sla fewshot`: a few pictures of each of a few things, then the next one."""
+"""`sla fewshot`: learn new classes from a few images each."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from sla.cli.renamed import WithOldNames
 
 app = typer.Typer(
-    help="A few labelled pictures of each of a few new things, then the next one.", no_args_is_help=True
+    help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
 )
 METHODS = "protonet, ridge, r2d2 or svm"
 Option = typer.Option
@@ -20,23 +20,23 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="cifar-fs, fc100, mini-imagenet, or your own folder.")
     ] = None,
-    out: Annotated[Path | None, Option(help="The run's folder; runs/NAME-fewshot by default.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder. Default: runs/NAME-fewshot.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: ridge.")] = None,
-    views: Annotated[str | None, Option(help="rot4 (default), rgb3, ...; none: the plain method.")] = None,
+    views: Annotated[str | None, Option(help="rot4 (default), rgb3, ..., or none.")] = None,
     backbone: Annotated[str | None, Option(help="convnet4, efficientnet_lite0, timm:NAME, ...")] = None,
-    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
-    way: Annotated[int | None, Option(help="Classes of an episode. Default: 5.")] = None,
-    shot: Annotated[int | None, Option(help="Support images of each class. Default: 5.")] = None,
-    query: Annotated[int | None, Option(help="Query images of each class. Default: 6.")] = None,
-    augment: Annotated[str | None, Option(help="As in 'crop(4), jitter(0.4), flip'.")] = None,
-    iterations: Annotated[int | None, Option(help="How long, in steps. Default: 2,000.")] = None,
-    seed: Annotated[int | None, Option(help="Everything random in training follows from it.")] = None,
-    on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
-    config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
-    assign: Annotated[list[str] | None, Option("--set", help="Any key, as in episodes.per_step=8.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
+    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run folder.")] = None,
+    way: Annotated[int | None, Option(help="Classes per episode. Default: 5.")] = None,
+    shot: Annotated[int | None, Option(help="Support images per class. Default: 5.")] = None,
+    query: Annotated[int | None, Option(help="Query images per class. Default: 6.")] = None,
+    augment: Annotated[str | None, Option(help="E.g. 'crop(4), jitter(0.4), flip'.")] = None,
+    iterations: Annotated[int | None, Option(help="Number of training steps. Default: 2,000.")] = None,
+    seed: Annotated[int | None, Option(help="Random seed.")] = None,
+    on_bad_image: Annotated[str | None, Option(help="Unreadable images: refuse or skip.")] = None,
+    config: Annotated[Path | None, Option(help="A YAML file; options override it.")] = None,
+    assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. episodes.per_step=8.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
 ) -> None:
-    """Learn to learn from few pictures, on episodes; tested on classes that training never saw."""
+    """Train on episodes; test on classes that were not seen in training."""
     from sla.cli.display import TrainingDisplay
     from sla.cli.settings import choose_out, make_tree
     from sla.cli.train import print_results
@@ -68,27 +68,27 @@ def train(
 @app.command(cls=WithOldNames)
 def evaluate(
     runs: Annotated[
-        list[str], typer.Argument(help="A run's folder, or two; or a pretrained backbone's name.")
+        list[str], typer.Argument(help="One or two run folders, or the name of a pretrained backbone.")
     ],
-    data: Annotated[str | None, Option(help="Other data than the run's own test classes.")] = None,
-    shot: Annotated[str | None, Option(help="Shots, as in 1,5; by default those of the run.")] = None,
+    data: Annotated[str | None, Option(help="Data to use instead of the run's test classes.")] = None,
+    shot: Annotated[str | None, Option(help="Shots, e.g. 1,5. Default: those of the run.")] = None,
     way: Annotated[
-        int | None, Option(min=2, help="Classes of an episode; those of the run by default.")
+        int | None, Option(min=2, help="Classes per episode. Default: the same as in the run.")
     ] = None,
     query: Annotated[
-        int | None, Option(min=1, help="Query images of each class; as the run, or what is left.")
+        int | None, Option(min=1, help="Query images per class. Default: as in the run, or those left.")
     ] = None,
-    episodes: Annotated[int | None, Option(min=2, help="How many; as the run, 1,000 by default.")] = None,
-    seed: Annotated[int, Option(help="Which episodes.")] = 0,
+    episodes: Annotated[int | None, Option(min=2, help="How many. Default: as in the run, or 1,000.")] = None,
+    seed: Annotated[int, Option(help="Seed of the episodes.")] = 0,
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
     checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
     on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, Option(help="refuse or skip; as the run did by default.")
+        Literal["refuse", "skip"] | None, Option(help="Bad images: refuse or skip. Default: the run's.")
     ] = None,
-    json_: Annotated[bool, Option("--json", help="As JSON.")] = False,
+    json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Accuracy over many episodes of unseen classes with its interval; of two runs, the difference too."""
+    """Measure accuracy on many episodes, with its interval; for two runs, also the difference."""
     import json
 
     from sla.cli.display import TrainingDisplay, print_table
@@ -142,20 +142,20 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @app.command(cls=WithOldNames)
 def predict(
-    run: Annotated[str, typer.Argument(help="A run's folder, or a pretrained backbone: efficientnet_lite0.")],
-    files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
-    support: Annotated[Path, Option(help="A folder with a folder of a few pictures for each thing.")],
+    run: Annotated[str, typer.Argument(help="Run folder, or a pretrained backbone: efficientnet_lite0.")],
+    files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    support: Annotated[Path, Option(help="Folder with one folder of images per class.")],
     method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
     views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
     checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
     on_bad_image: Annotated[
-        Literal["refuse", "skip"], Option(help="refuse, or skip what cannot be read, with a note.")
+        Literal["refuse", "skip"], Option(help="Unreadable images: refuse, or skip with a note.")
     ] = "refuse",
-    top: Annotated[int, Option(min=1, help="How many classes to name.")] = 3,
-    json_: Annotated[bool, Option("--json", help="One JSON object a line.")] = False,
-    csv_: Annotated[bool, Option("--csv", help="A CSV with every class's probability.")] = False,
+    top: Annotated[int, Option(min=1, help="Number of classes to show.")] = 3,
+    json_: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
+    csv_: Annotated[bool, Option("--csv", help="Print a CSV with all probabilities.")] = False,
 ) -> None:
-    """Which of the things in the support folder is on these pictures? No training."""
+    """Classify pictures by the classes in the support folder, without training."""
     from sla.cli.display import TrainingDisplay
     from sla.cli.predict import choose_form, find_pictures, print_answers
     from sla.images.files import readable_rows

@@ -1,4 +1,4 @@
-"""`sla predict`: what is on these pictures?"""
+"""`sla predict`: classify pictures."""
 
 import csv
 import json
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
-    files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
-    inference: Annotated[str | None, typer.Option(help="single, aggregated or distilled.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    inference: Annotated[
+        str | None, typer.Option(help="single, aggregated or distilled. Default: best in one pass.")
+    ] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
     on_bad_image: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
+        Literal["refuse", "skip"], typer.Option(help="Unreadable images: refuse, or skip with a note.")
     ] = "refuse",
-    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    csv_: Annotated[bool, typer.Option("--csv", help="A CSV with every class's probability.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    csv_: Annotated[bool, typer.Option("--csv", help="Print a CSV with all probabilities.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Class names with calibrated probabilities."""
+    """Classify pictures, with calibrated probabilities."""
     from sla.images.files import readable_rows
     from sla.tasks.classifier.run import Run
 

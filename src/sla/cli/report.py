@@ -1,4 +1,4 @@
-"""`sla report`: a run as one page."""
+"""`sla report`: a run as one HTML page."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,18 +9,18 @@ from sla.cli.settings import Allow
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
     ] = "last",
     on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
+        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The page to write; RUN/report.html by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML file to write. Default: RUN/report.html.")] = None,
     allow: Allow = None,
 ) -> None:
-    """Write a run as one page that needs no network: accuracies, curves, mistakes, calibration, cost."""
+    """Write a run's report as one HTML file: accuracies, curves, mistakes, calibration, cost."""
     from sla.cli.output import check_writable, showing_progress
     from sla.errors import shown
     from sla.report.run import write_run_page

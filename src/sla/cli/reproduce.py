@@ -24,7 +24,7 @@ Scale = Annotated[
     Literal["smoke", "small", "paper"],
     typer.Option(help="smoke: seconds, for tests; small: minutes per run on a CPU; paper: as in the paper."),
 ]
-Seeds = Annotated[int, typer.Option(min=1, max=10, help="Seeds 0, 1, ... of every row.")]
+Seeds = Annotated[int, typer.Option(min=1, max=10, help="Number of seeds per row: 0, 1, ...")]
 Out = Annotated[Path, typer.Option(help="Folder for the runs and their table, runs.csv.")]
 OUT = Path("reproduce")
 PLAIN_SECONDS = 10.0
@@ -50,7 +50,7 @@ def list_all(seeds: Seeds = 3) -> None:
 
 @app.command("recipes")
 def list_recipes() -> None:
-    """List the recipes: FLOP of training at paper scale with one view, and what the paper reaches."""
+    """List the recipes: training FLOP at paper scale with one view, and the paper's accuracy."""
     from sla.cli.display import print_table
     from sla.recipes.load import all_recipes
 
@@ -98,7 +98,7 @@ def merge(
     results: Annotated[list[Path], typer.Argument(help="Tables of results from other machines (runs.csv).")],
     out: Out = OUT,
 ) -> None:
-    """Add rows from other machines to OUT/runs.csv; keys, numbers and repeated rows are checked first."""
+    """Add rows from other machines to OUT/runs.csv, after checking keys, numbers and duplicates."""
     from sla.disk import reason
     from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
@@ -254,8 +254,8 @@ def _hours(hours: float) -> str:
 def _command(name: str) -> Callable[..., None]:
     def reproduce(
         scale: Scale = "small",
-        rows: Annotated[str | None, typer.Option(help="Only these rows, as in baseline,sla-si.")] = None,
-        columns: Annotated[str | None, typer.Option(help="Only these columns, as in cifar10.")] = None,
+        rows: Annotated[str | None, typer.Option(help="Only these rows, e.g. baseline,sla-si.")] = None,
+        columns: Annotated[str | None, typer.Option(help="Only these columns, e.g. cifar10.")] = None,
         seeds: Seeds = 3,
         jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         out: Out = OUT,
@@ -277,4 +277,4 @@ def _command(name: str) -> Callable[..., None]:
 
 
 for _name, _title in EXPERIMENTS.items():
-    app.command(_name, help=f"{_title}. Runs what is missing and resumes what was stopped.")(_command(_name))
+    app.command(_name, help=f"{_title}. Runs what is missing, resumes what was interrupted.")(_command(_name))

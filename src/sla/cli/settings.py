@@ -17,9 +17,7 @@ def _allow(names: list[str] | None) -> list[str] | None:
 
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Import code of somebody's own, package.module:Name, that a run names.", callback=_allow
-    ),
+    typer.Option(help="Allow a run to import code from outside sla: package.module:Name.", callback=_allow),
 ]
 
 

@@ -1,4 +1,4 @@
-"""`sla train`: a folder of images in, a better classifier out; with --config, a run of any task."""
+"""`sla train`: train a classifier on a folder of images; with --config, a run of any task."""
 
 import sys
 from collections.abc import Sequence
@@ -22,38 +22,38 @@ Option = typer.Option
 
 
 def train(
-    data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
+    data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or the name of a dataset.")] = None,
     recipe: Annotated[
         str | None,
-        Option(help="Start from NAME or NAME:small of `sla reproduce recipes`; all else overrides it."),
+        Option(help="Start from a recipe of `sla reproduce recipes`, NAME or NAME:small."),
     ] = None,
-    out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
+    out: Annotated[Path | None, Option(help="Run folder. Default: runs/NAME.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
     views: Annotated[
-        str | None, Option(help="What the label also says: rot4, rgb3, rot4*rgb3, or auto.")
+        str | None, Option(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
     ] = None,
     backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
-    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
-    augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
-    mix: Annotated[str | None, Option(help="'cutmix(1.0, 0.5)' or 'mixup(1.0)': images and labels.")] = None,
+    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run folder.")] = None,
+    augment: Annotated[str | None, Option(help="E.g. 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
+    mix: Annotated[str | None, Option(help="Mix images and labels: 'cutmix(1.0, 0.5)', 'mixup(1)'.")] = None,
     criterion: Annotated[str | None, Option(help="package.module:Name instead of cross entropy.")] = None,
     imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
-    epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
-    iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
-    minutes: Annotated[float | None, Option(help="How long; the rate is measured once.")] = None,
-    seed: Annotated[int | None, Option(help="Everything random follows from it.")] = None,
-    compare: Annotated[str | None, Option(help=f"Train another method beside it: {METHODS}.")] = None,
-    config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
-    assign: Annotated[list[str] | None, Option("--set", help="Any key, as in run.batch_size=64.")] = None,
-    on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
+    epochs: Annotated[float | None, Option(help="Passes over the training images.")] = None,
+    iterations: Annotated[int | None, Option(help="Number of training steps.")] = None,
+    minutes: Annotated[float | None, Option(help="Training time; sets the number of steps.")] = None,
+    seed: Annotated[int | None, Option(help="Random seed.")] = None,
+    compare: Annotated[str | None, Option(help=f"Also train another method: {METHODS}.")] = None,
+    config: Annotated[Path | None, Option(help="A YAML file; options override it.")] = None,
+    assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. run.batch_size=64.")] = None,
+    on_bad_image: Annotated[str | None, Option(help="Unreadable images: refuse or skip.")] = None,
     allow: Allow = None,
-    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
-    report: Annotated[bool, Option(help="Write the run's page, report.html, at its end.")] = True,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be done, and stop.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
+    report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
     """Train a classifier, by default with SLA, self-distillation and rotation.
 
-    A configuration with another `task` trains that.
+    A configuration file can also name another `task`, such as fewshot.
     """
     from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError

@@ -6,19 +6,19 @@ import typer
 
 
 def views(
-    data: Annotated[str, typer.Argument(help="A folder, a CSV, or a known dataset's name.")],
+    data: Annotated[str, typer.Argument(help="A folder, a CSV, or the name of a dataset.")],
     candidates: Annotated[
-        str | None, typer.Option(help="Sets of views with commas between, as in rot4,rgb3,rot4*rgb3.")
+        str | None, typer.Option(help="Sets of views, comma-separated, e.g. rot4,rgb3,rot4*rgb3.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="How long to learn; about one by default.")] = None,
-    seed: Annotated[int, typer.Option(help="Everything random follows from it.")] = 0,
+    minutes: Annotated[float | None, typer.Option(help="Training time. Default: about 1.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     on_bad_image: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
+        Literal["refuse", "skip"], typer.Option(help="Unreadable images: refuse, or skip with a note.")
     ] = "refuse",
 ) -> None:
-    """Which views are recognisable: a small network learns them, and is measured on held-out images.
+    """Measure which views are recognisable: train a small network and test it on held-out images.
 
-    Where a view is not recognisable, SLA with it cannot help. Where it is, a gain is possible, not promised.
+    SLA cannot help with a view that is not recognisable. With one that is, a gain is possible, not certain.
     """
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress

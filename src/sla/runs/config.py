@@ -1,6 +1,6 @@
-"""The configuration of a run: one validated tree, the branches and keys that every task has.
+"""The configuration of a run: one validated tree, with the branches and keys that all tasks share.
 
-What is None is chosen by the plan and written back. A task's own keys are in `tasks/<name>/config.py`.
+What is None is chosen by the plan and written back. The keys of a task are in `tasks/<name>/config.py`.
 """
 
 from pathlib import Path
@@ -21,55 +21,55 @@ class Part(BaseModel):
 class SourceConfig(Part):
     """Where the images of any run come from."""
 
-    source: str = Field("", description="a folder, a CSV, or a known dataset's name")
-    root: str | None = Field(None, description="where known datasets lie, instead of the cache folder")
-    stored_size: int | None = Field(None, ge=1, description="pictures are kept at this size before crops")
-    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="or skip, with a note")
-    workers: int | None = Field(None, ge=0, description="processes that decode pictures")
+    source: str = Field("", description="a folder, a CSV, or the name of a dataset")
+    root: str | None = Field(None, description="folder of the datasets, instead of the cache folder")
+    stored_size: int | None = Field(None, ge=1, description="size at which images are stored, before crops")
+    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="unreadable images: refuse or skip")
+    workers: int | None = Field(None, ge=0, description="processes that decode images")
 
 
 class ModelConfig(Part):
-    """The backbone, its first weights, and what it sees."""
+    """The backbone, its initial weights, and its input."""
 
     backbone: str | None = Field(None, description="resnet32, efficientnet_lite0, timm:NAME, ...")
-    options: dict[str, Any] = Field(default_factory=dict, description="for the backbone")
-    weights: str | None = Field(None, description="none, pretrained, a file, or a run's folder")
-    resolution: int | None = Field(None, ge=1, description="pixels a side of what the backbone sees")
-    mean: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
-    std: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of the backbone")
+    weights: str | None = Field(None, description="none, pretrained, a file, or a run folder")
+    resolution: int | None = Field(None, ge=1, description="input size of the backbone, in pixels")
+    mean: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
+    std: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
 
 
 class OptimizerConfig(Part):
-    """How it is learnt. Every schedule is stepped per iteration."""
+    """The optimiser and its schedule, which is stepped per iteration."""
 
     name: Literal["sgd", "adamw"] | None = Field(None, description="sgd or adamw")
-    learning_rate: float | None = Field(None, gt=0, description="of the heads, at its highest")
-    momentum: float = Field(0.9, ge=0, lt=1, description="for sgd")
-    nesterov: bool = Field(True, description="for sgd")
-    weight_decay: float | None = Field(None, ge=0, description="as the optimiser means it")
-    decay_norms: bool = Field(True, description="weight decay on norm layers too")
-    decay_biases: bool = Field(True, description="weight decay on the biases of other layers too")
+    learning_rate: float | None = Field(None, gt=0, description="peak learning rate of the heads")
+    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
+    nesterov: bool = Field(True, description="Nesterov momentum of sgd")
+    weight_decay: float | None = Field(None, ge=0, description="as torch's optimiser defines it")
+    decay_norms: bool = Field(True, description="apply weight decay to norm layers too")
+    decay_biases: bool = Field(True, description="apply weight decay to biases of other layers too")
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = Field(
-        "cosine", description="or constant, multistep, onecycle"
+        "cosine", description="constant, multistep, cosine or onecycle"
     )
-    milestones: tuple[float, ...] = Field((0.5, 0.75), description="shares of the run, for multistep")
-    gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone, where factors are none")
+    milestones: tuple[float, ...] = Field((0.5, 0.75), description="fractions of the run, for multistep")
+    gamma: float = Field(0.1, gt=0, le=1, description="factor at each milestone, unless factors are set")
     factors: tuple[float, ...] | None = Field(
-        None, description="of the rate from each milestone on, instead of powers of gamma"
+        None, description="learning rate factors after each milestone, instead of powers of gamma"
     )
     cosine_length: float | None = Field(
         None,
         gt=0,
-        description="share of the run in which the cosine falls to 0; by default what warm-up leaves",
+        description="fraction of the run in which the cosine falls to 0; default: all after the warm-up",
     )
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of the run in which the rate rises from 0")
+    warmup: float = Field(0.0, ge=0, lt=1, description="fraction of the run in which the rate rises from 0")
     warmup_stairs: int | None = Field(
-        None, ge=1, description="warm up in so many equal stairs, 1/n to 1, as one an epoch"
+        None, ge=1, description="warm up in this many equal steps, 1/n to 1, e.g. one per epoch"
     )
-    backbone_factor: float | None = Field(None, gt=0, description="of the learning rate, for the backbone")
-    frozen: float = Field(0.0, ge=0, lt=1, description="share of the run in which only heads learn")
-    clip: float | None = Field(None, gt=0, description="the largest norm of the gradient")
-    accumulate: int = Field(1, ge=1, description="parts in which a batch goes through the model")
+    backbone_factor: float | None = Field(None, gt=0, description="learning rate factor of the backbone")
+    frozen: float = Field(0.0, ge=0, lt=1, description="fraction of the run that trains only the heads")
+    clip: float | None = Field(None, gt=0, description="maximum norm of the gradient")
+    accumulate: int = Field(1, ge=1, description="number of parts a batch is split into, to save memory")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")
 
     @model_validator(mode="after")
@@ -85,42 +85,43 @@ class OptimizerConfig(Part):
 
 
 class LoopConfig(Part):
-    """How long, on what, and what is written, of any run."""
+    """Length, device and output of a run."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="everything random follows from it")
-    iterations: int | None = Field(None, ge=1, description="how long, in steps")
+    seed: int = Field(0, ge=0, lt=2**63, description="random seed")
+    iterations: int | None = Field(None, ge=1, description="number of training steps")
     device: str | None = Field(None, description="cpu, cuda, mps, ...")
     channels_last: bool = Field(True, description="memory layout of images and weights")
     evaluations: int | None = Field(
-        None, ge=1, description="of the held-out images; 20, once an epoch at most"
+        None, ge=1, description="number of evaluations on held-out images; default: 20, at most one per epoch"
     )
-    checkpoint_every: int | None = Field(None, ge=1, description="iterations; by default about a minute")
-    snapshots: int = Field(0, ge=0, description="weights kept at this many evenly spaced iterations")
-    tensorboard: bool = Field(False, description="write the metrics for TensorBoard too")
+    checkpoint_every: int | None = Field(None, ge=1, description="iterations; default: about a minute")
+    snapshots: int = Field(0, ge=0, description="keep the weights at this many evenly spaced iterations")
+    tensorboard: bool = Field(False, description="also write the metrics for TensorBoard")
 
 
 class TrainingConfig(Part):
-    """What every run says: its task, its images, its network, its method, how it learns."""
+    """The branches that every run has: task, data, model, method, augmentation, optimiser, run."""
 
     task: str
     data: SourceConfig = SourceConfig()
     model: ModelConfig = ModelConfig()
     method: Part = Part()
-    augment: str | None = Field(None, description="label-keeping augmentation, as in 'crop(4), flip'")
+    augment: str | None = Field(None, description="label-preserving augmentation, e.g. 'crop(4), flip'")
     policies: dict[str, Any] = Field(
-        default_factory=dict, description="what the files of `policy(...)` in augment held; filled in"
+        default_factory=dict,
+        description="content of the files of `policy(...)` in augment; filled in automatically",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
 
     def chosen_at_start(self) -> tuple[str, ...]:
-        """Keys that leave a choice to the start of the run: a resumed one has made it."""
+        """Keys whose value is chosen when the run starts; a resumed run has already chosen."""
         return ()
 
 
 Tree = TypeVar("Tree", bound=Part)
 BUDGETS = ("run.iterations", "run.epochs", "run.minutes")
-OTHER_NAMES = {  # what elsewhere some keys are called
+OTHER_NAMES = {  # what some keys are called elsewhere
     "lr": "optimizer.learning_rate",
     "wd": "optimizer.weight_decay",
     "bs": "run.batch_size",
@@ -139,7 +140,7 @@ OTHER_NAMES = {  # what elsewhere some keys are called
 
 
 def task_name(tree: dict[str, Any]) -> Any:
-    """The task that a tree names; files of the first version have no such key, and then episodes tell."""
+    """The task of a tree; files of version 0.1 have no such key, but only few-shot runs have `episodes`."""
     return tree.get("task") or ("fewshot" if "episodes" in tree else "classifier")
 
 
@@ -153,13 +154,13 @@ def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
         if first["type"] == "extra_forbidden":
             raise InputError(f"{where}: unknown key {key!r}{_suggest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "value_error":  # a sentence of our own, which has the value in it
+        if first["type"] == "value_error":  # our own message, which includes the value
             raise InputError(f"{where}: {key}: {message}") from None
         raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
 
 
 def _suggest(key: str, known: list[str]) -> str:
-    """The key that is meant by another name, or in another branch; else the nearest by its letters."""
+    """The key with another name, or in another branch, that was probably meant; else the nearest spelling."""
     name = key.rpartition(".")[2]
     alike = [other for other in known if other.rpartition(".")[2] == name]
     meant = OTHER_NAMES.get(name, alike[0] if len(alike) == 1 else "")
@@ -178,7 +179,7 @@ def keys(part: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or not used."""
+    """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or unused."""
     rows = []
     for name, field in part.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -191,13 +192,13 @@ def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, st
 
 
 def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
-    """The tree with dotted keys set; branches that were missing are made."""
+    """The tree with dotted keys set; missing branches are created."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
     budgets = [key for key in BUDGETS if key in keys(kind)]
     named = [key for key in budgets if assignments.get(key) is not None]
     if len(named) > 1:
         raise InputError(f"say how long once: {' or '.join(named)}")
-    if named:  # what is given now replaces what a file says
+    if named:  # a budget given now replaces that of a file
         assignments = dict.fromkeys(budgets) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys(kind):
