@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from sla.tasks.classifier.step import Step
 
 from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
@@ -19,7 +20,6 @@ from sla.runs.config import Config, make_config, with_values
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.build import build_model, build_optimizer, build_pipelines
-from sla.tasks.classifier.step import Step
 from sla.views import parse_views
 
 HALVES = (0.5, 0.5, 0.5)
