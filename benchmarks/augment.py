@@ -24,8 +24,8 @@ from sla.augment.pipelines import train_pipeline
 from sla.backbones import create_backbone
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import MissingExtraError
+from sla.runs.result import find_commit
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.result import find_commit
 
 BATCH, SIZE, CLASSES = 128, 32, 10
 ROWS = (  # augmentation, mixing, the largest share of a step

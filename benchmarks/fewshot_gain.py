@@ -29,12 +29,12 @@ def episodes_of(row: str, column: str, seed: int, out: Path) -> np.ndarray:
     """Accuracy in percent of each test episode, by the run of a cell of Table 6."""
     from sla.reproduce.jobs import cells_of
     from sla.reproduce.work import folder_of
-    from sla.tasks.fewshot.run import FewShotRun, evaluate_episodes
+    from sla.tasks.fewshot.run import FewShotRun
 
     cells = cells_of("table6", SCALE, SEEDS, [row], [column])
     job = next(cell.job for cell in cells if cell.seed == seed)
     run, shot = FewShotRun(folder_of(job, out)), int(column[-1])
-    return evaluate_episodes(run, shots=[shot])[shot][run.model.inferences[-1]]
+    return run.evaluate(shots=[shot])[shot][run.model.inferences[-1]]
 
 
 def measure(method: str, column: str, out: Path, commit: str | None) -> list[dict[str, object]]:
@@ -56,7 +56,7 @@ def measure(method: str, column: str, out: Path, commit: str | None) -> list[dic
 
 
 def main() -> None:
-    from sla.tasks.classifier.result import find_commit
+    from sla.runs.result import find_commit
 
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)

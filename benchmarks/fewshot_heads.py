@@ -15,7 +15,7 @@ import torch
 from tables import Table
 
 from sla.labels import join_labels
-from sla.tasks.classifier.result import find_commit
+from sla.runs.result import find_commit
 from sla.tasks.fewshot.heads import HEADS, create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
 

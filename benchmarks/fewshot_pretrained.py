@@ -11,11 +11,12 @@ of them the embedding of 32 classes.
 
 import sys
 import time
-from functools import partial
 from itertools import product
 from typing import Any
 
 from tables import Table, with_ends
+
+from sla.progress import Progress
 
 BACKBONE, WAY, SHOTS, EPISODES, QUERY, IMAGES = "efficientnet_lite0", 5, (1, 5), 500, 15, 20
 VIEWS = {"none": [0], "rot2": [0, 2], "rot4": [0, 1, 2, 3]}  # and their places among the four rotations
@@ -32,29 +33,29 @@ def load_val(data: str, size: int) -> Any:
     from sla.datasets.class_splits import load_class_splits
     from sla.sampling.protocols import selection_set
 
-    val = load_class_splits(data, WAY, size=size, progress=say_progress).val
+    val = load_class_splits(data, WAY, size=size, progress=Shown()).val
     if val is None:
         sys.exit(f"{data} has too few classes to keep some for validation")
     return selection_set(val, IMAGES)
 
 
-def say_progress(what: str, done: int, total: int) -> None:
-    print(f"\r{what}: {done:,} of {total:,}", end="\n" if done == total else "", flush=True)
+class Shown(Progress):
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        print(f"\r{what}: {done:,} of {total:,}", end="\n" if done == total else "", flush=True)
 
 
 def measure(data: str) -> list[dict[str, object]]:
     """A row for each head, views and shot."""
+    from sla.runs.result import find_commit
     from sla.sampling.episodes import Episodes
-    from sla.tasks.classifier.build import make_eval_pipeline
-    from sla.tasks.classifier.result import find_commit
     from sla.tasks.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
     from sla.tasks.fewshot.heads import HEADS
     from sla.tasks.fewshot.run import Pretrained
 
     commit, whole = find_commit(), Pretrained(BACKBONE, "ridge", "rot4").model
-    val = load_val(data, whole.about["preprocessing"]["stored_size"])
+    val = load_val(data, whole.preprocessing.stored_size)
     start = time.process_time()
-    embedded = embed(whole, val, make_eval_pipeline(whole.about), tick=partial(say_progress, "embedding"))
+    embedded = embed(whole, val, whole.preprocessing.eval_pipeline(), progress=Shown())
     print(f"{len(val)} images of {val.num_classes} classes: {time.process_time() - start:.0f} s of one core")
     found = {}
     for head, views, shot in product(HEADS, VIEWS, SHOTS):

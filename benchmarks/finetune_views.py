@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from tables import Table
+from tables import Printed, Table
 
 KINDS = ("single", "aggregated", "distilled")
 WAYS = {  # name: method, views a step, epochs; views x epochs = 40, but for the last: the default
@@ -62,7 +62,7 @@ def main(data: str, out: str) -> None:
         if not (folder / "result.json").exists():
             settings = {"method__name": method, "method__views_per_step": views, "run__epochs": epochs}
             settings |= {"data__hold_out": 0.33, "run__evaluations": 4, "run__compile": False}
-            sla.fit(data, folder, resume=(folder / "config.yaml").exists(), say=print, **settings)
+            sla.fit(data, folder, resume=(folder / "config.yaml").exists(), progress=Printed(), **settings)
         done = [(n, w) for n, w in WAYS.items() if (Path(out) / n / "result.json").exists()]
         TABLE.write(row_of(Path(out) / n, *way) for n, way in done)
     TABLE.show(render)

@@ -46,7 +46,7 @@ def take_step(images: int, checkpointing: bool, parts: int) -> None:
 
 
 def main() -> None:
-    from sla.tasks.classifier.result import find_commit
+    from sla.runs.result import find_commit
 
     if sys.argv[1:]:
         images, checkpointing, parts = map(int, sys.argv[1:])

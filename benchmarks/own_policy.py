@@ -15,6 +15,8 @@ from typing import Any
 
 from tables import Table, with_ends
 
+from sla.progress import Progress
+
 PLAIN, OWN = "crop(4), flip", "policy(own), crop(4), flip"
 ARMS = (PLAIN, OWN, "autoaugment, crop(4), flip", "trivialaugment, crop(4), flip")
 SEEDS, STEPS, BATCH, PER_CLASS = (0, 1, 2), 2500, 64, 500
@@ -41,7 +43,7 @@ def run_arm(augment: str, seed: int, splits: Any) -> dict[str, object]:
     settings |= {"run__seed": seed, "run__batch_size": BATCH, "run__iterations": STEPS}
     settings |= {"run__compile": False, "run__evaluations": 1}
     with tempfile.TemporaryDirectory() as folder:
-        run = fit(splits, f"{folder}/run", watch=say_progress, **settings)
+        run = fit(splits, f"{folder}/run", progress=Shown(), **settings)
     learnt = run.evaluate(run.splits.train).scores()["single"]
     return {
         "augment": augment,
@@ -53,9 +55,10 @@ def run_arm(augment: str, seed: int, splits: Any) -> dict[str, object]:
     }
 
 
-def say_progress(done: int, total: int, row: dict[str, float]) -> None:
-    if done % max(total // 10, 1) == 0:
-        print(f"  step {done:,} of {total:,}", flush=True)
+class Shown(Progress):
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        if done % max(total // 10, 1) == 0:
+            print(f"  step {done:,} of {total:,}", flush=True)
 
 
 def render(rows: list[dict[str, str]]) -> str:
@@ -84,7 +87,7 @@ def main() -> None:
     from dataclasses import replace
 
     from sla.datasets.load import load
-    from sla.tasks.classifier.result import find_commit
+    from sla.runs.result import find_commit
 
     commit = find_commit()  # of the code that runs, before results change the tree
     splits = replace(load("cifar10"), test=None)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
-from tables import REPOSITORY, Table
+from tables import REPOSITORY, Printed, Table
 
 IMAGES = REPOSITORY / "docs" / "images"
 SETTINGS = {
@@ -46,7 +46,7 @@ def train(out: Path, seeds: range) -> list[dict[str, object]]:
             if not (folder / "result.json").exists():
                 going_on = (folder / "config.yaml").exists()
                 settings = {} if going_on else {**SETTINGS, "method__name": method, "run__seed": seed}
-                fit("cifar10", folder, resume=going_on, say=print, **settings)
+                fit("cifar10", folder, resume=going_on, progress=Printed(), **settings)
             result = Run(folder).result
             row = {"method": method, "seed": seed, "commit": result["commit"]}
             row |= {

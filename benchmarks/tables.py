@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sla.disk import exclusive, replacing
+from sla.progress import Progress
 from sla.stats import Interval
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 Row = Mapping[str, object]
 Render = Callable[[list[dict[str, str]]], str]
+
+
+class Printed(Progress):
+    """The messages of a run, as lines."""
+
+    def message(self, text: str) -> None:
+        print(text, flush=True)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which views can be told? `sla views` on digits, CIFAR-10, photographs and textures that have no upside.
+"""Which views are recognisable? `sla views` on digits, CIFAR-10, photographs and textures without an upside.
 
     python benchmarks/view_accuracy.py [name=FOLDER ...]
 
@@ -59,7 +59,7 @@ def measure(name: str, source: str) -> list[dict[str, object]]:
 
 def render(rows: list[dict[str, str]]) -> str:
     lines = [
-        "| data | views | M | guessing % | told % | 95% interval | verdict |",
+        "| data | views | M | guessing % | recognised % | 95% interval | verdict |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:

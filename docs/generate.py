@@ -5,6 +5,7 @@ A test compares both with what this makes.
 """
 
 import inspect
+import re
 import textwrap
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def api_page() -> str:
 
 
 def _entry(name: str, value: object) -> list[str]:
-    lines = [f"### {name}", "", "```python", _signature(name, value), "```", "", *_doc(value)]
+    lines = [f"### {name}", "", "```text", _signature(name, value), "```", "", *_doc(value)]
     if inspect.isclass(value):
         for method, function in vars(value).items():
             documented = inspect.isfunction(function) or isinstance(function, (classmethod, property))
@@ -42,7 +43,8 @@ def _entry(name: str, value: object) -> list[str]:
 
 def _signature(name: str, value: object) -> str:
     try:
-        return f"{name}{inspect.signature(value)}"  # type: ignore[arg-type]
+        text = f"{name}{inspect.signature(value)}"  # type: ignore[arg-type]
+        return re.sub(r"<(?:function |.*\.)?(\w+)(?: object)? at 0x\w+>", r"\1", text)
     except (TypeError, ValueError):
         return name
 
@@ -66,12 +68,13 @@ def keys_page() -> str:
     """Every key of every task, as `--set` and a configuration file take them."""
     lines = ["# Every key of a run", "", NOTE, ""]
     lines += [
-        "`sla train --set KEY=VALUE`, a YAML file given by `--config`, and `config.yaml` in a run's folder have the",
-        "same keys. A key without a default is chosen to fit the images and the machine, and said before training.",
+        "`sla train --set KEY=VALUE`, a file given by `--config`, and `config.yaml` in a run's folder have",
+        "the same keys. A key without a default is chosen to fit the images and the machine, and said",
+        "before training.",
     ]
     for task in TASKS.values():
         lines += ["", f"## task: {task.name}", "", "| key | default | meaning |", "|---|---|---|"]
-        for key, default, meaning in describe_keys(task.config):
+        for key, default, meaning in describe_keys(task.config_class):
             lines.append(f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |")
     return "\n".join(lines) + "\n"
 

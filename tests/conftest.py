@@ -1,7 +1,11 @@
 import os
+import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from sla.progress import Progress
 
 settings.register_profile("sla", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("sla")
@@ -16,3 +20,82 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+class Messages(Progress):
+    """Keeps the messages, and the names of passes, in their order."""
+
+    def __init__(self):
+        self.lines, self.passes = [], []
+
+    def message(self, text):
+        self.lines.append(text)
+
+    def advance(self, what, done, total):
+        self.passes.append(what)
+
+
+class StopAt(Progress):
+    """Asks to stop after a step, as Ctrl-C would."""
+
+    def __init__(self, step):
+        self.at = step
+
+    def step(self, done, total, metrics):
+        if done == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def messages():
+    return Messages()
+
+
+@pytest.fixture(scope="session")
+def stop_at():
+    return StopAt
+
+
+# A run of a few seconds that has everything: held-out and test images, curves, a temperature.
+TINY = {
+    "model__backbone": "convnet4",
+    "model__options": {"width": 8},
+    "run__iterations": 12,
+    "run__batch_size": 32,
+    "run__evaluations": 3,
+    "run__compile": False,
+    "data__workers": 0,
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_settings():
+    """Settings for `sla.fit` that train in about a second."""
+    return dict(TINY)
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """A finished run of sla+sd on the digits; copy its folder before changing anything in it."""
+    import sla
+
+    return sla.fit("digits", tmp_path_factory.mktemp("finished") / "digits", **TINY)
+
+
+@pytest.fixture(scope="session")
+def baseline_run(tmp_path_factory):
+    """The same with the baseline."""
+    import sla
+
+    folder = tmp_path_factory.mktemp("baseline") / "digits"
+    return sla.fit("digits", folder, method__name="baseline", **TINY)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of packed real datasets beside the repository, or where SLA_SHARED_DATA says."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("SLA_SHARED_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"the packed real datasets are not in {folder} (SLA_SHARED_DATA)")
+    return folder

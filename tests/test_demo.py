@@ -1,4 +1,4 @@
-"""The demo: what it trains, in which order, and the words and the page that follow from its numbers."""
+"""The demo: what it trains, in which order, and the summary and the page of its numbers."""
 
 import random
 import re
@@ -9,6 +9,7 @@ import pytest
 
 from sla import demo
 from sla.demo import METHODS, ROWS, Results, summary, train_one
+from sla.progress import Progress
 from sla.report.demo import write_page
 from sla.stats import mean_sd
 
@@ -32,23 +33,28 @@ def test_keeping_labels_of_rotated_digits_costs_accuracy():
 
 
 def fake_training(method: str, seed: int) -> dict[str, float]:
-    """Numbers that tell method and seed, after a while that has nothing to do with either."""
+    """Numbers that identify method and seed, after a random delay."""
     time.sleep(random.random() / 100)
-    kinds = {row.inference for row in ROWS if row.method == method}
-    return {inference: 100 * METHODS.index(method) + seed + len(inference) / 100 for inference in kinds}
+    inferences = {row.inference for row in ROWS if row.method == method}
+    return {inference: 100 * METHODS.index(method) + seed + len(inference) / 100 for inference in inferences}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_seeds_are_in_order_whatever_the_number_of_workers(workers, monkeypatch):
+    done = []
+
+    class Counts(Progress):
+        def advance(self, what, trained, total):
+            assert total == 4 * len(METHODS)
+            done.append(trained)
+
     monkeypatch.setattr(demo, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(workers))
     monkeypatch.setattr(demo, "train_one", fake_training)
-    told = []
-    results = demo.run(1.0, seeds=4, progress=lambda *values: told.append(values))
+    results = demo.run(1.0, seeds=4, progress=Counts())
     assert results.seeds == 4
     for row in ROWS:
         first = 100 * METHODS.index(row.method) + len(row.inference) / 100
         assert results.values(row) == [first + seed for seed in range(4)]
-    done = [values[0] for values in told]
     assert done == sorted(done)
     assert done[-1] == 4 * len(METHODS)
 
@@ -70,11 +76,11 @@ def test_a_failed_training_is_not_hidden(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shift", "word"), [(3.0, "better"), (-3.0, "worse"), (-0.05, "no clear difference")]
+    ("shift", "word"), [(3.0, "Better"), (-3.0, "Worse"), (-0.05, "No clear difference")]
 )
 def test_summary_words_follow_the_numbers(shift, word):
     results = made_up(shift)
-    others = {"better", "worse", "no clear difference"} - {word}
+    others = {"Better", "Worse", "No clear difference"} - {word}
     text = summary(results)
     assert f"{word}: " in text
     assert not any(f"{other}:" in text for other in others)
@@ -85,10 +91,10 @@ def test_summary_words_follow_the_numbers(shift, word):
 def test_summary_sorts_each_row_by_its_own_interval():
     results = made_up(-3.0)
     results.accuracy["sla", "aggregated"] = [value + 5 for value in results.values(ROWS[0])]
-    better, worse = summary(results).split("; ")
+    _, better, worse = re.split("(?=Better|Worse)", summary(results))
     assert "aggregated +5.0" in better
     assert "+5.0" not in worse
-    assert worse.startswith("worse: ")
+    assert worse.startswith("Worse: ")
 
 
 def test_page_has_every_number_of_the_table(tmp_path, monkeypatch):
@@ -99,7 +105,9 @@ def test_page_has_every_number_of_the_table(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]  # nothing half-written beside it
     assert text.startswith("<!doctype html>")
     assert text.endswith("</html>\n")
-    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in re.findall(r"<tr>.*?</tr>", text)]
+    lines = [
+        re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in re.findall(r"<tr>.*?</tr>", text, re.S)
+    ]
     rows = {line[0]: line[1:] for line in lines}
     for row in ROWS:
         mean, sd = mean_sd(results.values(row))
@@ -125,6 +133,6 @@ def test_real_run_is_the_same_on_one_process_and_on_two(monkeypatch):
 def test_mean_over_five_seeds_shows_the_papers_order():
     results = demo.run(1.0, seeds=5)
     means = {row.label: mean_sd(results.values(row))[0] for row in ROWS}
-    assert means["rotations, labels kept (DA)"] < means["baseline"] - 3
-    assert means["rotation as a second task (MT)"] < means["baseline"] - 3
-    assert means["joint labels (SLA), aggregated"] > means["DA, averaged over rotations"]
+    assert means["augmentation (DA), single"] < means["baseline"] - 3
+    assert means["multi-task (MT)"] < means["baseline"] - 3
+    assert means["joint labels (SLA), aggregated"] > means["augmentation (DA), aggregated"]

@@ -27,7 +27,7 @@ from sla.datasets.load import load
 from sla.errors import InputError, SLAError, SLAWarning
 from sla.images.decode import open_rgb
 from sla.images.store import ArrayImages, Dataset, Splits
-from sla.onnx_preprocess import squeeze
+from sla.onnx_preprocess import resize
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.run import Run
 
@@ -167,7 +167,7 @@ def typed(digits, tmp_path_factory):
     return path, done.output
 
 
-def test_the_squeeze_is_pillows_to_the_bit():
+def test_the_resize_is_pillows_to_the_bit():
     draws = np.random.default_rng(0)
     for size in (8, 17, 40):
         for place in range(40):
@@ -177,7 +177,7 @@ def test_the_squeeze_is_pillows_to_the_bit():
                 height = size + 2 * (width - size) + draws.integers(-1, 2)
             pixels = draws.integers(0, 256, (height, width, 3), np.uint8)
             wanted = Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC, reducing_gap=2.0)
-            found = squeeze(torch.from_numpy(pixels).permute(2, 0, 1)[None], size)[0].permute(1, 2, 0)
+            found = resize(torch.from_numpy(pixels).permute(2, 0, 1)[None], size)[0].permute(1, 2, 0)
             np.testing.assert_array_equal(found.numpy(), np.asarray(wanted), err_msg=f"{height} {width}")
 
 

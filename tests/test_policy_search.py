@@ -12,9 +12,10 @@ from sla.cli import app
 from sla.datasets.load import load
 from sla.errors import InputError, MissingExtraError
 from sla.policy_search import SearchSettings, _Scorer, search_policy
-from sla.runs.config import make_config
+from sla.progress import QUIET, Progress
 from sla.sampling.protocols import hold_out
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
 
 pytest.importorskip("optuna", reason="needs the extra search")
 
@@ -28,10 +29,9 @@ TINY = {
 SETTINGS = {"folds": 2, "trials": 4, "images": 80, "best": 2, "draws": 2}
 
 
-def search(folder, said=None, **changes):
+def search(folder, progress=QUIET, **changes):
     settings = SearchSettings(**{**SETTINGS, **changes})
-    say = said.append if said is not None else lambda line: None
-    return search_policy(make_config(TINY), settings, folder, "sla augment search digits", say=say)
+    return search_policy(make_config(TINY), settings, folder, "sla augment search digits", progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -63,28 +63,28 @@ def test_a_network_never_sees_what_candidates_are_scored_on(found):
     assert json.loads((folder / "fold-0" / "result.json").read_text())["images"]["train"] == len(learnt)
 
 
-def test_a_stopped_search_goes_on_to_the_same_policy(found, tmp_path):
+def test_a_stopped_search_continues_to_the_same_policy(found, tmp_path, messages):
     whole, _ = found
 
     class StoppedError(Exception):
         pass
 
-    def stop_soon(what, done, total):
-        if what == "fold 1: candidates" and done == 2:
-            raise StoppedError
+    class StopSoon(Progress):
+        def advance(self, what, done, total):
+            if what == "fold 1: candidates" and done == 2:
+                raise StoppedError
 
     settings = SearchSettings(**SETTINGS)
     arguments = (make_config(TINY), settings, tmp_path / "work", "sla augment search digits")
     with pytest.raises(StoppedError):
-        search_policy(*arguments, say=lambda line: None, tell=stop_soon)
+        search_policy(*arguments, progress=StopSoon())
     log = tmp_path / "work" / "trials-1.jsonl"
     assert len(log.read_text().splitlines()) == 2
     with open(log, "a") as file:
         file.write('{"params": {"0.0.op')  # the power went while it wrote
-    said = []
-    again = search(tmp_path / "work", said)
+    again = search(tmp_path / "work", messages)
     assert again == whole
-    assert not any("training" in line for line in said)  # both networks were finished
+    assert not any("training" in line for line in messages.lines)  # both networks were finished
 
 
 def test_another_search_does_not_mix_into_a_folder(found):
@@ -129,8 +129,8 @@ def test_settings_that_cannot_be_are_refused(changes, line):
 
 def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
     config = make_config(TINY | {"augment": "autoaugment, crop(1)"})
-    with pytest.raises(InputError, match="autoaugment is a policy, and one is what is searched for"):
-        search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x", say=print)
+    with pytest.raises(InputError, match="leave out autoaugment: the search itself finds a policy"):
+        search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x")
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
     [
         (["absent"], "absent"),
         (["digits", "--backbone", "resnet9"], "resnet9"),
-        (["digits", "--augment", "autoaugment"], "one is what is searched for"),
-        (["digits", "--augment", "cutout(99)"], "at most that of the picture"),
+        (["digits", "--augment", "autoaugment"], "the search itself finds a policy"),
+        (["digits", "--augment", "cutout(99)"], "at most that of the image"),
     ],
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):

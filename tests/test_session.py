@@ -16,9 +16,11 @@ import sla
 from sla.datasets.load import load
 from sla.errors import InputError, SLAError, SLAWarning
 from sla.runs.checkpoint import find_checkpoint
-from sla.runs.config import make_config, read_config
-from sla.session import StoppedError, train
+from sla.runs.config import read_config
+from sla.runs.signals import StoppedError
+from sla.session import train
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
 
 TINY = {
     "data": {"source": "digits", "workers": 0},
@@ -131,7 +133,7 @@ def _last_step(folder):
     return int(found.name.split("-")[1]) if found else -1
 
 
-def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_finishes_the_step_and_says_how_to_continue(tmp_path):
     folder = tmp_path / "a run"
     parts = tree(run={"iterations": 5000, "checkpoint_every": 5})
     process = subprocess.Popen(
@@ -141,7 +143,7 @@ def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "to go on: sla train --resume --out" in errors
+    assert "to continue: sla train --resume --out" in errors
     assert "Traceback" not in errors
     assert f"stopped after step {_last_step(folder):,} of 5,000" in errors
 
@@ -233,7 +235,7 @@ def test_the_scores_in_the_result_are_those_of_an_evaluation(finished):
     {"data": {"source": "digits", "sampling": "random", "per_class": 20, "hold_out": 0.2}},
     {"model": {"backbone": "resnet12", "options": {"width": 0.0625, "ramp_steps": 5, "checkpointing": True}}},
 ], ids=["one view", "two views", "adamw", "onecycle", "frozen", "bf16", "limited", "dropblock"])  # fmt: skip
-def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
+def test_every_way_to_train_runs_and_resumes(parts, tmp_path, stop_at):
     merged = {
         key: {**TINY.get(key, {}), **value} if isinstance(value, dict) else value
         for key, value in parts.items()
@@ -243,12 +245,8 @@ def test_every_way_to_train_runs_and_resumes(parts, tmp_path):
     whole = train(make_config(merged), tmp_path / "whole")
     assert whole.result["accuracies"]["last"]["step"] == 6
 
-    def interrupt(done, total, row):
-        if done == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(StoppedError, match="stopped after step 4 of 6"):
-        train(make_config(merged), tmp_path / "run", watch=interrupt)
+        train(make_config(merged), tmp_path / "run", progress=stop_at(4))
     run = train(make_config(merged), tmp_path / "run", resume=True)
     assert weights_of(run.folder) == weights_of(whole.folder)
     assert (run.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
@@ -287,7 +285,7 @@ def test_a_loss_that_turns_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path
 
 
 def test_folders_that_cannot_be_used_are_refused(finished, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="there already; go on with it by --resume"):
+    with pytest.raises(InputError, match="exists already; continue it with --resume"):
         train(make_config(TINY), finished.folder)
     with pytest.raises(InputError, match="no run to resume"):
         train(make_config(TINY), tmp_path / "nothing", resume=True)
@@ -376,17 +374,16 @@ def test_a_file_without_a_run_is_no_run(tmp_path):
         Run(tmp_path)
     with pytest.raises(InputError, match="no data given"):
         train(make_config({}), tmp_path / "x")
-    with pytest.raises(InputError, match="needs the plain image"):
+    with pytest.raises(InputError, match="needs 2 views of each image, the plain one among them"):
         train(make_config(tree(method={"views_per_step": 1})), tmp_path / "y")
 
 
-def test_minutes_fix_the_number_of_iterations(tmp_path):
+def test_minutes_fix_the_number_of_iterations(tmp_path, messages):
     parts = tree(run={"iterations": None, "minutes": 0.02, "evaluations": 1})
-    lines = []
-    run = train(make_config(parts), tmp_path / "run", say=lines.append)
+    run = train(make_config(parts), tmp_path / "run", progress=messages)
     fixed = run.config.run.iterations
     assert fixed == run.result["cost"]["iterations"]
-    assert f"{fixed:,} iterations fit into 0.02 minutes" in lines
+    assert f"{fixed:,} iterations fit into 0.02 minutes" in messages.lines
 
 
 def test_files_are_predicted_in_their_order_with_probabilities(finished, tmp_path):
@@ -417,6 +414,33 @@ def test_fit_is_the_same_training_from_python(finished, tmp_path):
     assert in_memory.model.method.inferences == ("single",)
     with pytest.raises(InputError, match=r"did you mean 'run\.epochs'"):
         sla.fit("digits", tmp_path / "x", run__epoch=3)
+
+
+def test_fit_still_takes_callables_with_a_note(tmp_path):
+    lines, steps = [], []
+    with pytest.warns(SLAWarning, match="pass progress="):
+        sla.fit(
+            "digits",
+            tmp_path / "run",
+            config=tree(run={"iterations": 2}),
+            say=lines.append,
+            watch=lambda done, total, row: steps.append((done, total)),
+        )
+    assert any("about" in line for line in lines)
+    assert steps == [(1, 2), (2, 2)]
+
+
+def test_the_same_step_is_evaluated_once(tmp_path, messages):
+    """One evaluation at the end: the best checkpoint is the last one."""
+    run = train(
+        make_config(tree(run={"iterations": 2, "evaluations": 1})), tmp_path / "run", progress=messages
+    )
+    assert {what for what in messages.passes if "checkpoint" in what} == {
+        "last checkpoint on val",
+        "last checkpoint on test",
+    }
+    assert run.result["accuracies"]["best"] == run.result["accuracies"]["last"]
+    assert run.result["temperatures"]["best"] == run.result["temperatures"]["last"]
 
 
 def test_tensorboard_has_the_rows(tmp_path):
@@ -461,7 +485,7 @@ def test_workers_of_evaluation_change_no_prediction(finished, tmp_path):
 
 
 def test_a_budget_given_now_comes_before_the_file(finished, tmp_path):
-    from sla.runs.config import with_values
+    from sla.tasks.registry import with_values
 
     tree_of_run = read_config(finished.folder / "config.yaml")
     config = make_config(with_values(tree_of_run, {"run.iterations": 2}))
@@ -477,14 +501,10 @@ def test_a_budget_given_now_comes_before_the_file(finished, tmp_path):
     assert with_values({"run": None}, {"run.seed": 1}) == {"run": {"seed": 1}}
 
 
-def test_resuming_on_other_data_is_refused(tmp_path):
+def test_resuming_on_other_data_is_refused(tmp_path, stop_at):
     splits = load("digits")
-
-    def interrupt(done, total, row):
-        os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(StoppedError):
-        sla.fit(splits, tmp_path / "run", config=TINY, watch=interrupt)
+        sla.fit(splits, tmp_path / "run", config=TINY, progress=stop_at(1))
     from dataclasses import replace
 
     fewer = replace(splits, train=splits.train.subset(range(1000)))
@@ -495,17 +515,13 @@ def test_resuming_on_other_data_is_refused(tmp_path):
     assert sla.fit(splits, tmp_path / "run", config=TINY, resume=True).result["seed"] == 0
 
 
-def test_float16_resumes_with_its_scale(tmp_path):
+def test_float16_resumes_with_its_scale(tmp_path, stop_at):
     """The gradient scale changes over a run: without it a resumed run would take other steps."""
     parts = tree(run={"iterations": 6, "evaluations": 1, "precision": "float16"})
     whole = train(make_config(parts), tmp_path / "whole")
 
-    def interrupt(done, total, row):
-        if done == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(StoppedError):
-        train(make_config(parts), tmp_path / "run", watch=interrupt)
+        train(make_config(parts), tmp_path / "run", progress=stop_at(3))
     state = find_checkpoint(tmp_path / "run" / "checkpoint", "last") / "state.safetensors"
     assert load_file(state)["scaler.scale"] > 0
     run = train(make_config(parts), tmp_path / "run", resume=True)

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from sla.stats import Interval, holm, interval, mcnemar, mean_sd, paired, paired_shares, t_quantile
+from sla.stats import Interval, Pooled, holm, interval, mcnemar, mean_sd, paired, paired_shares, t_quantile
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 19, 100, 1000])
@@ -11,6 +11,15 @@ def test_the_quantile_is_scipys(freedom):
     stats = pytest.importorskip("scipy.stats")
     assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-6)
     assert t_quantile(freedom, 0.9) == pytest.approx(stats.t.ppf(0.9, freedom), rel=1e-6)
+
+
+@pytest.mark.parametrize("freedom", [1, 1.3, 2, 4.7, 12, 300.5])
+@pytest.mark.parametrize("t", [-3.0, 0.0, 0.2, 1.0, 2.5, 9.0, 80.0])
+def test_tails_are_scipys_also_between_whole_degrees_of_freedom(t, freedom):
+    stats = pytest.importorskip("scipy.stats")
+    found = Pooled(t, 1.0, freedom)
+    assert found.p_above() == pytest.approx(stats.t.sf(t, freedom), rel=1e-9, abs=1e-300)
+    assert found.p_below(0.5) == pytest.approx(stats.t.cdf(t - 0.5, freedom), rel=1e-9, abs=1e-15)
 
 
 def test_a_paired_difference_is_scipys_interval():

@@ -46,12 +46,13 @@ _HOME = {
     ),
     "hooks": ("follow_step", "init_from_data"),
     "plugins": ("allow",),
+    "progress": ("Progress",),
     "inference": ("aggregate_views", "average_views", "select_view"),
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
     "backbones": ("create_backbone", "list_backbones"),
     "tasks.classifier.run": ("Run",),
-    "session": ("fit",),
+    "session": ("fit", "open_run"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -91,7 +92,8 @@ if TYPE_CHECKING:
         register_method,
     )
     from sla.plugins import allow
-    from sla.session import fit
+    from sla.progress import Progress
+    from sla.session import fit, open_run
     from sla.tasks.classifier.run import Run
     from sla.views import (
         ColorPermutation,

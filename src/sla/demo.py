@@ -1,16 +1,14 @@
-"""The paper's ablation in three minutes: ten digits, five training images each, no download.
-
-Measured on two cores: the table that `sla demo` prints, in the time that it says.
-"""
+"""The paper's ablation in three minutes: ten digits, five training images per digit, no download."""
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import NamedTuple
 
+from sla.progress import QUIET, Progress
 from sla.stats import Interval, mean_sd, paired
 
 PER_CLASS = 5
@@ -22,7 +20,7 @@ LEAST_SEEDS = 5
 
 
 class Row(NamedTuple):
-    """One line of the table: a kind of inference of a trained method."""
+    """One row of the table: a method with one inference."""
 
     method: str
     inference: str
@@ -31,9 +29,9 @@ class Row(NamedTuple):
 
 ROWS = (
     Row("baseline", "single", "baseline"),
-    Row("da", "single", "rotations, labels kept (DA)"),
-    Row("da", "aggregated", "DA, averaged over rotations"),
-    Row("mt", "single", "rotation as a second task (MT)"),
+    Row("da", "single", "augmentation (DA), single"),
+    Row("da", "aggregated", "augmentation (DA), aggregated"),
+    Row("mt", "single", "multi-task (MT)"),
     Row("sla", "single", "joint labels (SLA), single"),
     Row("sla", "aggregated", "joint labels (SLA), aggregated"),
     Row("sla+sd", "distilled", "SLA with self-distillation"),
@@ -43,23 +41,23 @@ METHODS = tuple(dict.fromkeys(row.method for row in ROWS))
 
 @dataclass
 class Results:
-    """Test accuracies in percent, by (method, how), one for each seed, and what they cost."""
+    """Test accuracies in percent by (method, inference), one per seed, and the time they took."""
 
     accuracy: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     seeds: int = 0
     seconds: float = 0.0
 
     def values(self, row: Row) -> list[float]:
-        """One accuracy a seed."""
+        """One accuracy per seed."""
         return self.accuracy[row.method, row.inference]
 
     def difference(self, row: Row) -> Interval:
-        """To the baseline of the same seed: the same training images and the same initial weights."""
+        """To the baseline, paired by seed: same training images, same initial weights."""
         return paired(self.values(row), self.values(ROWS[0]))
 
 
 def train_one(method: str, seed: int) -> dict[str, float]:
-    """Train one method on five digits a class; test accuracy in percent by kind of inference."""
+    """Train one method on five images per digit; test accuracy in percent by inference."""
     import torch
 
     from sla.augment.ops import Normalize, Pipeline, RandomCrop
@@ -69,7 +67,7 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     from sla.sampling.draws import Draws
     from sla.sampling.protocols import limited
 
-    torch.set_num_threads(1)  # the net is tiny: seeds run side by side instead
+    torch.set_num_threads(1)  # the network is tiny: trainings run in parallel instead
     torch.manual_seed(seed)
     digits = load("digits")
     assert digits.test is not None
@@ -91,41 +89,42 @@ def train_one(method: str, seed: int) -> dict[str, float]:
         schedule.step()
     model.eval()
     inputs = Pipeline((normalize,))(test.read(range(len(test))).images, Draws(seed, 0, len(test)), aspect)
-    right = torch.as_tensor(test.targets)
+    target = torch.as_tensor(test.targets)
     with torch.inference_mode():
-        answers = model.logits_by_inference(inputs)
+        outputs = model.logits_by_inference(inputs)
     return {
-        inference: 100 * (x.argmax(1) == right).double().mean().item() for inference, x in answers.items()
+        inference: 100 * (logits.argmax(1) == target).double().mean().item()
+        for inference, logits in outputs.items()
     }
 
 
-def run(
-    minutes: float, seeds: int | None = None, progress: Callable[[int, int, float], None] | None = None
-) -> Results:
-    """Train every method on as many seeds as the minutes allow (at least five), or on `seeds` of them.
+def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) -> Results:
+    """Train every method on as many seeds as fit into `minutes` (at least five), or on `seeds` of them.
 
-    Seeds are 0, 1, 2, ... in order; a seed counts when all its methods are done. `progress` gets the finished
-    trainings, how many more are sure to come, and the seconds since the start.
+    Seeds are 0, 1, 2, ...; a seed counts when all its methods are trained. `progress` gets the number of
+    finished trainings, of how many where `seeds` are given.
     """
     start, results = time.monotonic(), Results()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     running: dict[int, list[Future[dict[str, float]]]] = {}
 
-    def finished() -> int:
-        return results.seeds * len(METHODS) + sum(f.done() for futures in running.values() for f in futures)
+    def report() -> None:
+        done = sum(future.done() for futures in running.values() for future in futures)
+        total = None if seeds is None else seeds * len(METHODS)
+        progress.advance("models trained", results.seeds * len(METHODS) + done, total)
 
     with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         wanted = _seeds_to_run(start, minutes, seeds, results)
         try:
             for seed in wanted:
                 running[seed] = [pool.submit(train_one, method, seed) for method in METHODS]
-                # Two seeds in the queue keep every core busy; more would overrun the minutes.
+                # Two queued seeds keep every core busy; more would exceed the minutes.
                 while len(running) >= 2:
                     _collect(running, results)
-                    _tell(progress, finished(), len(running) * len(METHODS), start)
+                    report()
             while running:
                 _collect(running, results)
-                _tell(progress, finished(), 0, start)
+                report()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -137,7 +136,7 @@ def _seeds_to_run(start: float, minutes: float, seeds: int | None, results: Resu
     seed = 0
     while seed < seeds if seeds is not None else True:
         elapsed = time.monotonic() - start
-        # The two seeds under way and one more must fit, judged by the finished ones.
+        # The two running seeds and one more must fit, at the pace of the finished ones.
         per_seed = elapsed / max(results.seeds, 1)
         if seeds is None and seed >= LEAST_SEEDS and elapsed + 2 * per_seed > 60 * minutes:
             return
@@ -146,7 +145,7 @@ def _seeds_to_run(start: float, minutes: float, seeds: int | None, results: Resu
 
 
 def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Results) -> None:
-    """Wait a moment; move the oldest seed to the results when all its methods are done."""
+    """Wait a moment; move the oldest seed to the results once all its methods are trained."""
     seed = min(running)
     if not all(future.done() for future in running[seed]):
         time.sleep(0.1)
@@ -157,18 +156,14 @@ def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Result
     results.seeds += 1
 
 
-def _tell(progress: Callable[[int, int, float], None] | None, done: int, more: int, start: float) -> None:
-    if progress is not None:
-        progress(done, more, time.monotonic() - start)
-
-
 def summary(results: Results) -> str:
-    """What the numbers show, in words that follow from them."""
+    """What the numbers show, in words."""
     found: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for row in ROWS[1:]:
         difference = results.difference(row)
         found[difference.sign].append(f"{row.label} {difference.mean:+.1f}")
-    words = {1: "better", -1: "worse", 0: "no clear difference"}
-    parts = [f"{words[sign]}: {', '.join(rows)}" for sign, rows in found.items() if rows]
+    words = {1: "Better", -1: "Worse", 0: "No clear difference"}
+    parts = [f"{words[sign]}: {', '.join(rows)}." for sign, rows in found.items() if rows]
     baseline = mean_sd(results.values(ROWS[0]))[0]
-    return f"Against a baseline of {baseline:.1f}% over {results.seeds} seeds, {'; '.join(parts)} (points)."
+    start = f"The baseline reaches {baseline:.1f}% over {results.seeds} seeds; differences are in points."
+    return " ".join([start, *parts])

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, locks between processes, and what the disk refuses."""
+"""Atomic writes, locks between processes, and free disk space."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from sla.errors import InputError, SLAError, shown
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path`, whole and on the disk, when the block ends well."""
+    """A file to write that replaces `path` atomically, and is on the disk, when the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
@@ -32,9 +32,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def exclusive(path: Path, wait: bool = True) -> Iterator[None]:
-    """One process at a time is inside the block for this path; a dead one lets go.
+    """One process at a time runs the block for this path; the lock of a dead process is released.
 
-    The others wait, or get a BlockingIOError where they do not want to.
+    The others wait, or get a BlockingIOError if `wait` is false.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -46,13 +46,13 @@ def exclusive(path: Path, wait: bool = True) -> Iterator[None]:
 
 
 def to_disk(file: IO[bytes]) -> None:
-    """Wait until what was written is on the disk."""
+    """Flush a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def check_space(folder: Path, need: int, what: str, error: type[SLAError] = InputError) -> None:
-    """Refuse, by this kind of error, what needs more bytes than are free on the disk of a folder."""
+    """Raise this kind of error if more bytes are needed than are free on the disk of a folder."""
     free = shutil.disk_usage(folder).free
     if need > free:
         unit, name = (1e9, "GB") if need >= 1e8 else (1e6, "MB")
@@ -61,5 +61,5 @@ def check_space(folder: Path, need: int, what: str, error: type[SLAError] = Inpu
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be read, in the system's words."""
+    """Why a file cannot be read, as the system says it."""
     return (error.strerror or "cannot be read").lower()

@@ -7,9 +7,9 @@ import copy
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,23 +17,50 @@ from PIL import Image
 from torch import Tensor, nn
 
 from sla import __version__
-from sla.augment.ops import CenterCrop, CenterWindow
+from sla.augment.ops import CenterCrop, CenterWindow, Pipeline
+from sla.augment.preprocessing import Preprocessing
 from sla.augment.transforms import LUMA
+from sla.classifier import Classifier
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, shown
 from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
-from sla.images.files import Tick
 from sla.images.store import ArrayImages, Dataset
 from sla.onnx_preprocess import Preprocess
+from sla.progress import QUIET, Progress
 from sla.sampling.draws import Draws
-
-if TYPE_CHECKING:
-    from sla.tasks.classifier.run import Run
 
 TOLERANCE = 1e-4  # between the exported model's probabilities and the run's
 PICTURE_TOLERANCE = 1e-3  # the same from pictures: about one value in 100,000 is rounded the other way
 CHECKED, BATCH, ALONE = 64, 16, 8  # images it is checked on, how many at a time, and how many one by one
 NOISE = "noise images"
+
+
+class Exportable(Protocol):
+    """What is asked of a run: a `sla.Run` has it all."""
+
+    model: Classifier
+    checkpoint: str
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, in the order of the logits."""
+
+    @property
+    def temperatures(self) -> dict[str, float]:
+        """What logits are divided by, by kind of inference."""
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The sizes and statistics that the model was trained with."""
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What a test image goes through before the model sees it."""
+
+    def unseen(
+        self, on_bad_image: Any = None, progress: Progress = QUIET, **options: Any
+    ) -> tuple[Dataset, str] | None:
+        """Test or held-out images and their name; None where there are none."""
 
 
 class Exported(NamedTuple):
@@ -47,16 +74,16 @@ class Exported(NamedTuple):
 class _Inference(nn.Module):
     """Normalised images (B, C, S, S), or pictures (B, H, W, 3) -> calibrated probabilities (B, N)."""
 
-    def __init__(self, run: "Run", inference: str, preprocessing: bool) -> None:
+    def __init__(self, run: Exportable, inference: str, preprocessing: bool) -> None:
         super().__init__()
         self.model, self.inference, self.temperature = (
             copy.deepcopy(run.model),
             inference,
             run.temperatures.get(inference, 1.0),
         )
-        about = run.model.about["preprocessing"]
-        mean, std = torch.tensor(about["mean"]), torch.tensor(about["std"])
-        self.before = Preprocess(run.pipeline, about["stored_size"], mean, std) if preprocessing else None
+        seen = run.preprocessing
+        mean, std = torch.tensor(seen.mean), torch.tensor(seen.std)
+        self.before = Preprocess(run.pipeline, seen.stored_size, mean, std) if preprocessing else None
 
     def forward(self, images: Tensor) -> Tensor:
         seen = images if self.before is None else self.before(images)
@@ -64,12 +91,11 @@ class _Inference(nn.Module):
 
 
 def export_onnx(
-    run: "Run",
+    run: Exportable,
     path: Path,
     inference: str,
     preprocessing: bool = False,
-    say: Callable[[str], None] | None = None,
-    tick: Tick | None = None,
+    progress: Progress = QUIET,
 ) -> Exported:
     """Write `path`, and nothing else; its batch is dynamic.
 
@@ -80,19 +106,21 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
-    channels = len(run.model.about["preprocessing"]["mean"])
+    channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
-    onnxruntime, say = _packages(), say or (lambda line: None)
-    say(f"converting: {inference} inference, {'pictures' if preprocessing else 'normalised images'} in")
+    onnxruntime = _packages()
+    progress.message(
+        f"converting: {inference} inference, {'pictures' if preprocessing else 'normalised images'} in"
+    )
     module = _Inference(run, inference, preprocessing).cpu().eval()
     data = _convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
     dataset, what = _images_to_check(run)
-    say(f"comparing with the run on {len(dataset):,} {what}")
+    progress.message(f"comparing with the run on {len(dataset):,} {what}")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    gap = _largest_difference(run, module, session, dataset, preprocessing, tick)
+    gap = _largest_difference(run, module, session, dataset, preprocessing, progress)
     if not gap <= (PICTURE_TOLERANCE if preprocessing else TOLERANCE):
         raise SLAError(
             f"{shown(path)}: not written: a probability of the exported model is {gap:.1e} off the run's"
@@ -102,11 +130,11 @@ def export_onnx(
     return Exported(gap, len(dataset), what)
 
 
-def describe(run: "Run", inference: str, preprocessing: bool) -> dict[str, str]:
+def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, str]:
     """The metadata of the file; what is not text is JSON."""
-    about = run.model.about["preprocessing"]
+    seen = run.preprocessing
     (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
-    stored, size, grey = about["stored_size"], about["resolution"], len(about["mean"]) == 1
+    stored, size, grey = seen.stored_size, seen.resolution, seen.channels == 1
     rule: dict[str, Any] = {"rule": "resize", "filter": "bilinear", "antialias": True}
     words = f"resample it to {size} x {size}, antialiased bilinear; round"
     if isinstance(crop, CenterCrop):
@@ -134,8 +162,8 @@ def describe(run: "Run", inference: str, preprocessing: bool) -> dict[str, str]:
         "crop": rule,
         "resolution": size,
         "range": [0, 1],
-        "mean": list(about["mean"]),
-        "std": list(about["std"]),
+        "mean": list(seen.mean),
+        "std": list(seen.std),
         "steps": steps,
     }
     pictures = "uint8 (B, H, W, 3), RGB, of any one size: everything after decoding is in the graph"
@@ -145,19 +173,19 @@ def describe(run: "Run", inference: str, preprocessing: bool) -> dict[str, str]:
         "views": run.model.method.views.text,
         "temperature": json.dumps(run.temperatures.get(inference, 1.0)),
         "preprocessing": json.dumps(preparation),
-        "input": pictures if preprocessing else f"float32 (B, {len(about['mean'])}, {size}, {size})",
+        "input": pictures if preprocessing else f"float32 (B, {seen.channels}, {size}, {size})",
         "output": "probabilities (B, N), calibrated by the temperature, in the order of classes",
         "checkpoint": run.checkpoint,
         "sla_version": __version__,
     }
 
 
-def _example(run: "Run", preprocessing: bool) -> Tensor:
-    about = run.model.about["preprocessing"]
+def _example(run: Exportable, preprocessing: bool) -> Tensor:
+    seen = run.preprocessing
     if preprocessing:  # sides that differ from each other and from every size within
-        side = 2 * about["stored_size"] + 3
+        side = 2 * seen.stored_size + 3
         return torch.zeros(3, side, side + 8, 3, dtype=torch.uint8)
-    return torch.zeros(3, len(about["mean"]), about["resolution"], about["resolution"])
+    return torch.zeros(3, seen.channels, seen.resolution, seen.resolution)
 
 
 def _packages() -> Any:
@@ -204,7 +232,7 @@ def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> by
         raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
 
 
-def _images_to_check(run: "Run") -> tuple[Dataset, str]:
+def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
     """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
     found, why = None, "the run held none out"
     try:
@@ -219,15 +247,20 @@ def _images_to_check(run: "Run") -> tuple[Dataset, str]:
     except (InputError, OSError) as error:
         why = str(error)
     warnings.warn(f"no images of the run's to check on, so noise: {why}", SLAWarning)
-    about = run.model.about["preprocessing"]
-    shape = (CHECKED, len(about["mean"]), about["stored_size"], about["stored_size"])
+    seen = run.preprocessing
+    shape = (CHECKED, seen.channels, seen.stored_size, seen.stored_size)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     return Dataset(ArrayImages(torch.from_numpy(pixels)), np.zeros(CHECKED), tuple(run.classes)), NOISE
 
 
 @torch.inference_mode()
 def _largest_difference(
-    run: "Run", module: _Inference, session: Any, dataset: Dataset, preprocessing: bool, tick: Tick | None
+    run: Exportable,
+    module: _Inference,
+    session: Any,
+    dataset: Dataset,
+    preprocessing: bool,
+    progress: Progress,
 ) -> float:
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
     gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
@@ -235,12 +268,11 @@ def _largest_difference(
         expected = (module.model.logits(seen, module.inference) / module.temperature).softmax(-1)
         (found,) = session.run(None, {"images": given})
         gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
-        if tick is not None:
-            tick(done, len(dataset))
+        progress.advance("comparing", done, len(dataset))
     return gap.item()
 
 
-def _normalised(run: "Run", dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done, and batches as both see them: the first ones alone, then all, several at a time."""
     count = len(dataset)
     parts = [range(place, place + 1) for place in range(min(ALONE, count))]
@@ -251,9 +283,9 @@ def _normalised(run: "Run", dataset: Dataset) -> Iterator[tuple[int, np.ndarray,
         yield part.stop, seen.numpy(), seen
 
 
-def _pictures(run: "Run", dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done; pictures at their own size, alone and with mirror images; and as the run sees them."""
-    stored = run.model.about["preprocessing"]["stored_size"]
+    stored = run.preprocessing.stored_size
     for place in range(len(dataset)):
         try:
             picture = np.asarray(open_rgb(dataset.name(place)))

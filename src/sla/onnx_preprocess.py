@@ -1,7 +1,7 @@
-"""What a picture goes through before the model sees it, as one module that an exporter can trace.
+"""The preprocessing of evaluation as one module that an exporter can trace.
 
-`decode` squeezes with Pillow and `recipe.eval_pipeline` crops image by image; here all images of a batch have
-one size, any size, and both steps are matrix products whose weights follow from it.
+`images.decode` resizes with Pillow and the pipeline crops image by image; here all images of a batch have one
+size, any size, and both steps are matrix products whose weights follow from it.
 """
 
 import PIL
@@ -13,15 +13,15 @@ from sla.augment.ops import CenterCrop, CenterWindow, Pipeline, Resize
 from sla.augment.transforms import LUMA, center_box, pixel_weights
 from sla.images.decode import REDUCING_GAP
 
-FIXED = 1 << 22  # Pillow's filters have weights in whole multiples of 1 / FIXED
-SHARE = 1 << 24  # and its box means are products with whole multiples of 1 / SHARE
-TALL_FIRST = int(PIL.__version__.split(".")[0]) >= 13  # since then rows come first where far more of them go
+FIXED = 1 << 22  # Pillow's filter weights are multiples of 1 / FIXED
+SHARE = 1 << 24  # and its box means are products with multiples of 1 / SHARE
+TALL_FIRST = int(PIL.__version__.split(".")[0]) >= 13  # which resizes rows first if they shrink most
 
 
 class Preprocess(nn.Module):
-    """uint8 (B, H, W, C) of any one size -> what the pipeline of evaluation gives, float32 (B, C', S, S).
+    """uint8 (B, H, W, C) of any one size -> the output of the evaluation pipeline, float32 (B, C', S, S).
 
-    C is 3 for a model of one channel too, as pictures from files have three.
+    C is 3 for a model of one channel too, because images from files have three.
     """
 
     scale: Tensor
@@ -35,9 +35,9 @@ class Preprocess(nn.Module):
         self.register_buffer("shift", (mean.double() / std.double()).float()[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Squeezed whole into the stored square, made grey if need be, cropped, normalised."""
+        """Resized to the stored square ignoring aspect ratio, made grey if needed, cropped, normalised."""
         height, width = images.shape[1], images.shape[2]
-        levels = squeeze(images.permute(0, 3, 1, 2), self.stored)
+        levels = resize(images.permute(0, 3, 1, 2), self.stored)
         if levels.shape[1] == 3 and self.scale.shape[0] == 1:
             grey = levels * torch.tensor(LUMA)[:, None, None]
             levels = grey.sum(1, keepdim=True).round()
@@ -64,10 +64,10 @@ class Preprocess(nn.Module):
         return (rows @ (levels @ columns.mT) + 0.5).floor()
 
 
-def squeeze(images: Tensor, size: int) -> Tensor:
+def resize(images: Tensor, size: int) -> Tensor:
     """Pillow's `resize((size, size), BICUBIC, reducing_gap=REDUCING_GAP)` of uint8 (B, C, H, W), as float32.
 
-    To the bit: where a side is at least twice REDUCING_GAP times the size, box means first; then columns,
+    Bit for bit: where a side is at least twice REDUCING_GAP times the size, box means first; then columns,
     then rows, each rounded to 255 levels.
     """
     height, width = images.shape[2], images.shape[3]
@@ -98,7 +98,7 @@ def _box_means(images: Tensor, down: int, across: int) -> Tensor:
 
 
 def _cubic_weights(length: Tensor, source: int, size: int) -> Tensor:
-    """(size, source): the weight of each source pixel in each output pixel, of FIXED in all."""
+    """(size, source): the weight of each source pixel in each output pixel, FIXED in total."""
     scale = length / size
     centre = (torch.arange(size, dtype=torch.float64)[:, None] + 0.5) * scale
     away = ((torch.arange(source, dtype=torch.float64) + 0.5 - centre) / scale.clamp(min=1)).abs()

@@ -7,12 +7,14 @@ or by `sla.allow` in Python. What a configuration, a run or a model file says is
 import importlib
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sla.errors import InputError, SLAError
 
 NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+KEYS = ("method.name", "method.views", "method.criterion", "model.backbone")  # that may have such a name
 _allowed: set[str] = set()
 
 
@@ -22,6 +24,12 @@ def allow(*names: str) -> None:
         if not is_plugin_name(name):
             raise InputError(f"{name!r} is not the name of an object of your own: package.module:Name")
         _allowed.add(name)
+
+
+def allow_typed(settings: Mapping[str, Any]) -> None:
+    """Allow what a person typed as the value of a key, as in `--method mine:Class`."""
+    for key in KEYS:
+        allow(*filter(is_plugin_name, (term.strip() for term in str(settings.get(key) or "").split("*"))))
 
 
 def is_plugin_name(name: str) -> bool:

@@ -4,7 +4,7 @@ For each of a few folds a network learns on one part of the training images, wit
 policies are tried on the other part: the network should still know the images they make. A candidate is
 scored by the loss of each image's best of a few draws, averaged over images; TPE proposes the next one. The
 best candidates of all folds, joined, are the policy. What is finished is kept in a folder: a search that was
-stopped goes on where it was.
+stopped continues where it was.
 """
 
 import json
@@ -20,16 +20,17 @@ from torch import Tensor
 from sla.augment.ops import Pipeline
 from sla.augment.pipelines import refuse_policy
 from sla.augment.policy import SCALES, make_policy
-from sla.datasets.download import Progress
 from sla.disk import exclusive, reason, replacing
 from sla.errors import InputError, MissingExtraError, shown
 from sla.images.store import Dataset, Splits
-from sla.runs.config import Config, make_config, read_config
-from sla.runs.loop import Say
+from sla.progress import QUIET, Progress, StepsOnly
+from sla.runs.config import read_config, validate
+from sla.runs.preprocessing import build_pipelines
+from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws, generator, seed_of
 from sla.sampling.protocols import hold_out
-from sla.session import StoppedError, train
-from sla.tasks.classifier.build import build_pipelines
+from sla.session import train
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
 
@@ -64,19 +65,17 @@ class SearchSettings:
 
 
 def search_policy(
-    config: Config,
+    config: ClassifierConfig,
     settings: SearchSettings,
     folder: Path,
     command: str,
     *,
     splits: Splits | None = None,
-    say: Say = print,
-    tell: Progress | None = None,
-    watch: Any = None,
+    progress: Progress = QUIET,
 ) -> dict[str, Any]:
     """The content of a policy file: the best sub-policies and what made them.
 
-    config says which images and which network; its held-out and test images are never looked at. folder
+    config says which images and which network; its held-out and test images are never used. folder
     keeps what is finished.
     """
     optuna = _import_optuna()
@@ -84,7 +83,7 @@ def search_policy(
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / ".lock", wait=False):
             try:
-                return _search(optuna, config, settings, folder, command, splits, say, tell, watch)
+                return _search(optuna, config, settings, folder, command, splits, progress)
             finally:
                 _remove_if_unused(folder)
     except BlockingIOError:
@@ -104,28 +103,28 @@ def _remove_if_unused(folder: Path) -> None:
 
 def _search(
     optuna: Any,
-    config: Config,
+    config: ClassifierConfig,
     settings: SearchSettings,
     folder: Path,
     command: str,
     splits: Splits | None,
-    say: Say,
-    tell: Progress | None,
-    watch: Any,
+    progress: Progress,
 ) -> dict[str, Any]:
-    plan = make_plan(config, splits, tell)
+    plan = make_plan(config, splits, progress)
     refuse_policy(plan.config.augment or "none")
-    _claim(folder, plan.config, settings)
+    _refuse_other_search(folder, plan.config, settings)
     parts = [hold_out(plan.train, settings.held_out, seed=fold) for fold in range(settings.folds)]
     folds, kept = [], []
     for fold, (learnt, scored) in enumerate(parts):
         some = torch.randperm(len(scored), generator=generator(settings.seed, "search", fold))
         scored = scored.subset(some[: settings.images].sort().values.numpy())
-        run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", say, watch)
+        run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", progress)
         scorer = _Scorer(run, scored, settings)
         plain = scorer.score(None)
-        say(f"fold {fold}: without a policy, loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%")
-        trials = _try_candidates(optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", say, tell)
+        progress.message(
+            f"fold {fold}: without a policy, loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%"
+        )
+        trials = _try_candidates(optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", progress)
         ranked = sorted(trials, key=lambda trial: trial["loss"])[: settings.best]
         kept += [sub_policy for trial in ranked for sub_policy in trial["policy"]]
         best, worst = ranked[0], ranked[-1]
@@ -153,7 +152,7 @@ def _search(
     }
 
 
-def _claim(folder: Path, config: Config, settings: SearchSettings) -> None:
+def _refuse_other_search(folder: Path, config: ClassifierConfig, settings: SearchSettings) -> None:
     """Refuse a folder of another search: its trials would not be comparable."""
     named = {
         "config": config.model_dump(mode="json"),
@@ -171,7 +170,7 @@ def _claim(folder: Path, config: Config, settings: SearchSettings) -> None:
 
 
 def _learn(
-    config: Config, settings: SearchSettings, images: Dataset, folder: Path, say: Say, watch: Any
+    config: ClassifierConfig, settings: SearchSettings, images: Dataset, folder: Path, progress: Progress
 ) -> Run:
     """The network of a fold: an ordinary run, so it is resumed like one."""
     if (folder / "result.json").is_file():
@@ -182,13 +181,14 @@ def _learn(
     if settings.minutes is not None:
         minutes = TRAINING_SHARE * settings.minutes / settings.folds
         tree["run"] |= {"minutes": minutes, "iterations": None, "epochs": None}
-    settled = read_config(folder / "config.yaml") if begun else tree
-    say(f"{folder.name}: training on {len(images):,} images")
+    config = validate(ClassifierConfig, read_config(folder / "config.yaml") if begun else tree, str(folder))
+    progress.message(f"{folder.name}: training on {len(images):,} images")
     splits = Splits(config.data.source, images)
     try:
-        return train(make_config(settled), folder, resume=begun, splits=splits, watch=watch)
+        train(config, folder, resume=begun, splits=splits, progress=StepsOnly(progress))
     except StoppedError:
-        raise StoppedError("stopped; what is finished is kept: the same command goes on") from None
+        raise StoppedError("stopped; what is finished is kept: the same command continues") from None
+    return Run(folder)
 
 
 class _Scorer:
@@ -231,8 +231,7 @@ def _try_candidates(
     settings: SearchSettings,
     fold: int,
     log: Path,
-    say: Say,
-    tell: Progress | None,
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     """The trials of a fold: those in the log, then new ones, each written down as it ends."""
     space = _space(optuna, settings)
@@ -245,7 +244,7 @@ def _try_candidates(
     wanted, seconds = settings.trials, None
     if settings.minutes is not None:
         seconds = 60 * settings.minutes * (1 - TRAINING_SHARE) / settings.folds
-    spent, told = sum(trial["seconds"] for trial in trials), time.monotonic()
+    spent, last_report = sum(trial["seconds"] for trial in trials), time.monotonic()
     best = min((trial["loss"] for trial in trials), default=float("inf"))
     while (len(trials) < wanted) if seconds is None else (spent < seconds or not trials):
         began = time.monotonic()
@@ -261,12 +260,13 @@ def _try_candidates(
         with open(log, "a", encoding="utf-8") as file:
             file.write(json.dumps(trials[-1]) + "\n")
         spent, best = spent + taken, min(best, found["loss"])
-        if tell is not None:
-            done, total = (len(trials), wanted) if seconds is None else (int(spent), int(seconds))
-            tell(f"fold {fold}: candidates" if seconds is None else f"fold {fold}: seconds", done, total)
-        if time.monotonic() - told > 10 or len(trials) == 1:
-            told = time.monotonic()
-            say(f"fold {fold}: {len(trials)} candidates, best loss {best:.3f}")
+        done, total, unit = len(trials), wanted, "candidates"
+        if seconds is not None:
+            done, total, unit = int(spent), int(seconds), "seconds"
+        progress.advance(f"fold {fold}: {unit}", done, total)
+        if time.monotonic() - last_report > 10 or len(trials) == 1:
+            last_report = time.monotonic()
+            progress.message(f"fold {fold}: {len(trials)} candidates, best loss {best:.3f}")
     return trials
 
 
@@ -300,15 +300,15 @@ def _read_log(log: Path) -> list[dict[str, Any]]:
     """Finished trials; a last line that was cut off does not count and is written over."""
     if not log.exists():
         return []
-    trials, whole = [], ""
+    trials, kept = [], ""
     for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
             trials.append(json.loads(line))
-            whole += line
+            kept += line
         except ValueError:
             break
     with replacing(log) as file:
-        file.write(whole.encode())
+        file.write(kept.encode())
     return trials
 
 

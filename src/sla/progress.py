@@ -1,5 +1,9 @@
 """What long work tells whoever waits for it: one object goes through every call that takes its time."""
 
+from collections.abc import Callable
+
+Advance = Callable[[str, int, int | None], None]  # what, done, total: a `Progress` is one
+
 
 class Progress:
     """Receives messages, the state of a pass, and training steps; shows nothing. Subclass it to show them."""
@@ -19,3 +23,23 @@ class Progress:
 
 
 QUIET = Progress()
+
+
+class StepsOnly(Progress):
+    """Passes on the training steps of a part of some larger work; messages and passes are left out."""
+
+    def __init__(self, inner: Progress) -> None:
+        self.inner = inner
+
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        """As it is."""
+        self.inner.step(done, total, metrics)
+
+
+def as_progress(given: Advance | None) -> Progress:
+    """A `Progress` as it is; QUIET for None; a plain function receives what `advance` is called with."""
+    if given is None or isinstance(given, Progress):
+        return given or QUIET
+    watcher = Progress()
+    watcher.advance = given  # type: ignore[method-assign, assignment]
+    return watcher

@@ -1,9 +1,11 @@
-"""The few statistics that tables and pages show: means, shares, paired differences, with intervals."""
+"""Statistics for tables and pages: means, proportions and paired differences, with 95% intervals."""
 
 import math
 from collections.abc import Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
+
+TINY = 1e-9  # a standard error below this is rounding
 
 
 class Interval(NamedTuple):
@@ -15,7 +17,7 @@ class Interval(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 above zero, -1 below, 0 where the interval holds zero: not decided."""
+        """+1 if the interval is above zero, -1 if below, 0 if it contains zero."""
         return (self.low > 0) - (self.high < 0)
 
 
@@ -34,28 +36,28 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def share(hits: float, count: int) -> Interval:
-    """`hits` of `count` as a share in percent, with its 95% interval by Wilson's score."""
+    """`hits` of `count` in percent, with Wilson's 95% score interval."""
     if count < 1:
         return Interval(math.nan, 0.0, 100.0)
     z2 = NormalDist().inv_cdf(0.975) ** 2
     middle = (hits + z2 / 2) / (count + z2)
     half = math.sqrt(z2 * (hits * (count - hits) / count + z2 / 4)) / (count + z2)
-    # Rounding must not leave an end beside the share itself.
+    # Rounding must not exclude the estimate itself.
     low, high = min(middle - half, hits / count), max(middle + half, hits / count)
     return Interval(100 * hits / count, 100 * max(low, 0.0), 100 * min(high, 1.0))
 
 
 def paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """The mean difference of values measured on the same seeds or images."""
+    """The mean difference of values measured on the same seeds or images, with its interval."""
     return interval([a - b for a, b in zip(values, baseline, strict=True)])
 
 
 def paired_shares(gained: int, lost: int, count: int) -> Interval:
-    """The difference, in points, of two shares of the same `count` things, with its 95% interval by Tango.
+    """The difference of two proportions of the same `count` images, in points, with Tango's 95% interval.
 
-    `gained` are hits of the second alone, `lost` of the first alone. The interval holds every difference d
-    that the score test (gained - lost - count d)^2 <= z^2 count (2 q + d (1 - d)) does not refute, where q
-    is the likeliest share of the lost under d. It is right also for few images and for shares near 0 or 1.
+    `gained` counts hits of the second alone, `lost` of the first alone. The interval contains every d that
+    the score test (gained - lost - count d)^2 <= z^2 count (2 q + d (1 - d)) does not reject, where q
+    is the maximum-likelihood proportion of the lost given d. It is valid for few images and near 0 or 1.
     """
     if count < 1:
         return Interval(math.nan, -100.0, 100.0)
@@ -69,7 +71,7 @@ def paired_shares(gained: int, lost: int, count: int) -> Interval:
         return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
 
     def end(wanted: float, low: float, high: float) -> float:
-        """Where the score, which falls as d grows, is as wanted."""
+        """Where the score, which decreases with d, equals `wanted`."""
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if score(middle) > wanted else (low, middle)
@@ -80,16 +82,16 @@ def paired_shares(gained: int, lost: int, count: int) -> Interval:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """McNemar's exact p-value: how often chance alone, at one to one, splits the changes so unevenly."""
+    """McNemar's exact p-value: the probability of a split at least as uneven if both were equally likely."""
     changes, tail, term = gained + lost, 0, 1
     for k in range(min(gained, lost) + 1):
-        tail += term  # changes choose k, in whole numbers
+        tail += term  # the binomial coefficient (changes, k)
         term = term * (changes - k) // (k + 1)
     return min(2 * tail / 2**changes, 1.0)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of several tests made at once, adjusted by Holm: the risk is that of all of them together."""
+    """p-values adjusted by Holm: the significance level holds for all the tests together."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min((len(p_values) - rank) * p_values[place], 1.0))
@@ -97,21 +99,79 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def t_quantile(freedom: int, probability: float = 0.975) -> float:
+class Pooled(NamedTuple):
+    """A mean over independent groups, with its standard error and (Welch-Satterthwaite) degrees of freedom.
+
+    Without any spread nothing can be tested: the interval is infinite, and p is 1.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def interval(self) -> Interval:
+        """95%, by Student's t."""
+        half = t_quantile(self.freedom) * self.error if self.error > TINY else math.inf
+        return Interval(self.mean, self.mean - half, self.mean + half)
+
+    def p_above(self, threshold: float = 0.0) -> float:
+        """The one-sided p-value for a true mean above the threshold."""
+        return _t_tail((self.mean - threshold) / self.error, self.freedom) if self.error > TINY else 1.0
+
+    def p_below(self, threshold: float = 0.0) -> float:
+        """The one-sided p-value for a true mean below the threshold."""
+        return self._replace(mean=-self.mean).p_above(-threshold)
+
+
+def pooled(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Pooled:
+    """sum w_g mean_g over groups of at least two values, whose standard deviations s_g may differ.
+
+    error^2 = sum v_g with v_g = w_g^2 s_g^2 / n_g; freedom = error^4 / sum(v_g^2 / (n_g - 1)).
+    """
+    weighted = list(zip(groups, weights, strict=True))
+    parts = [(weight * stdev(values)) ** 2 / len(values) for values, weight in weighted]
+    below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, groups, strict=True))
+    mean = sum(weight * fmean(values) for values, weight in weighted)
+    return Pooled(mean, math.sqrt(sum(parts)), sum(parts) ** 2 / below if below else math.nan)
+
+
+def t_quantile(freedom: float, probability: float = 0.975) -> float:
     """The point below which Student's t with this many degrees of freedom falls with the probability."""
     low, high = 0.0, 1e3
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_below(middle, freedom) < probability else (low, middle)
+        low, high = (middle, high) if 1 - _t_tail(middle, freedom) < probability else (low, middle)
     return (low + high) / 2
 
 
-def _t_below(t: float, freedom: int) -> float:
-    """P(T < t) for t >= 0: with t = sqrt(freedom) * tan(a) the density becomes cos(a)^(freedom - 1)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    steps = 400
-    # Simpson's rule; the integrand is smooth and the range is at most pi / 2.
-    points = (math.cos(angle * i / steps) ** (freedom - 1) * (4 if i % 2 else 2) for i in range(1, steps))
-    area = angle / steps / 3 * (1 + sum(points) + math.cos(angle) ** (freedom - 1))
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    return 0.5 + scale * area
+def _t_tail(t: float, freedom: float) -> float:
+    """P(T > t): half of the incomplete beta function I_x(freedom / 2, 1 / 2), x = freedom / (freedom + t^2).
+
+    By its continued fraction, which converges fast on the side of the mean where it is used.
+    """
+    if t < 0:
+        return 1 - _t_tail(-t, freedom)
+    x, a, b = freedom / (freedom + t * t), freedom / 2, 0.5
+    turned = x > (a + 1) / (a + b + 2)
+    if turned:
+        x, a, b = t * t / (freedom + t * t), b, a
+    if x == 0:
+        return 0.5 if turned else 0.0
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    beta = math.exp(scale) / (a * _beta_fraction(x, a, b))
+    return (1 - beta) / 2 if turned else beta / 2
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """1 + d1 / (1 + d2 / (1 + ...)), from the inside outwards."""
+    value = 1.0
+    for i in range(200, 0, -1):
+        m = i // 2
+        over = (
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+            if i % 2
+            else m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        )
+        value = 1 + over / value
+    return value

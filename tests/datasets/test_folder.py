@@ -1,4 +1,4 @@
-"""A folder or CSV of any shape becomes splits, or one clear line; its index is reused while it is true."""
+"""A folder or CSV of any shape becomes splits, or one clear line; its index is reused while it is valid."""
 
 import os
 import zipfile
@@ -15,17 +15,9 @@ from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
 from sla.datasets.scan import index_file, open_index
 from sla.errors import InputError, SLAWarning
 from sla.images.decode import BadImageError
-from sla.images.files import FileImages, Paths
+from sla.images.files import FileImages
+from sla.images.paths import Paths
 from sla.images.store import ArrayImages
-
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("SLA_DATA", str(folder))
-    return folder
 
 
 def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
@@ -154,10 +146,9 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
 
 
-@pytest.mark.skipif(not CUB.exists(), reason="needs the shared CUB pictures beside the repository")
-def test_real_birds(tmp_path: Path) -> None:
+def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
     wanted = ("001.", "037.", "200.")
-    with zipfile.ZipFile(CUB) as archive:
+    with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
         members = [
             n for n in archive.namelist() if n.split("/")[1].startswith(wanted) and n.endswith(".webp")
         ]
@@ -233,8 +224,17 @@ def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
 # the index
 
 
+@pytest.fixture(params=["in memory", "saved"])
+def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice: indices held in memory by this process, and only those on disk, as after a new start."""
+    if request.param == "saved":
+        monkeypatch.setattr(scan_module, "RECENT", 0)
+        monkeypatch.setattr(scan_module, "_recent", {})
+
+
+@pytest.mark.usefixtures("index_reuse")
 def test_an_unchanged_folder_is_not_scanned_again(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "train/a/1.png", "train/b/in/2.png", "val/a/3.png")
     age(tmp_path)
@@ -247,10 +247,11 @@ def test_an_unchanged_folder_is_not_scanned_again(
     assert list(second.paths) == list(first.paths)
     assert (second.targets.tolist(), second.splits.tolist()) == ([0, 1, 0], [0, 0, 1])
     assert (second.classes, second.ignored) == (("a", "b"), 0)
-    assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is put into the data
-    assert index_file(tmp_path).parent == own_cache / "index"
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before  # nothing is written into the data
+    assert index_file(tmp_path).parent == data_folder / "index"
 
 
+@pytest.mark.usefixtures("index_reuse")
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
 def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> None:
     make(tmp_path, "a/in/er/1.png", "a/in/er/2.png", "b/3.png")
@@ -281,6 +282,7 @@ def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> N
     assert names == common | expected[change]
 
 
+@pytest.mark.usefixtures("index_reuse")
 def test_a_folder_that_has_just_changed_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +296,7 @@ def test_a_folder_that_has_just_changed_is_not_trusted(
     assert len(scanned) == 6
 
 
+@pytest.mark.usefixtures("index_reuse")
 def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
     make(tmp_path, "a.png", "b.png", "c.png")
     table = tmp_path / "list.csv"
@@ -306,19 +309,20 @@ def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not really", b"\x80\x04."])
-def test_a_damaged_index_is_made_again(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     make(tmp_path, "a/1.png", "b/2.png")
     age(tmp_path)
     open_index(tmp_path)
     index_file(tmp_path).write_bytes(damage)
+    monkeypatch.setattr(scan_module, "_recent", {})  # as after a new start
     assert len(open_index(tmp_path)) == 2
     assert index_module.load_index(index_file(tmp_path), tmp_path) is not None
 
 
-def test_an_index_that_cannot_be_kept_is_a_warning(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
     make(tmp_path, "a/1.png", "b/2.png")
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(SLAWarning, match="the index cannot be kept"):
+    with pytest.warns(SLAWarning, match="the index cannot be saved"):
         assert len(open_index(tmp_path, tmp_path / "file")) == 2
 
 
@@ -343,7 +347,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
     with pytest.warns(SLAWarning) as caught:
         splits = load_folder(tmp_path, on_bad_image="skip")
     [message] = [str(w.message) for w in caught]
-    assert message.startswith("left out 2 of 16 images: ")
+    assert message.startswith("skipped 2 of 16 images: ")
     assert f"{tmp_path}/a/1.jpg: not an image" in message
     assert f"{tmp_path}/b/2.jpg: a damaged image (Truncated" in message
     names = [splits.train.name(i) for i in range(len(splits.train))]
@@ -352,29 +356,27 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
     ]
     assert splits.train.targets.tolist() == [0] * 7 + [1] * 7
 
-    looked_at: list[int] = []
-    with pytest.warns(
-        SLAWarning, match="left out 2 of 16"
-    ):  # known to be sound: only the two are tried again
-        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: looked_at.append(n))
-    assert looked_at == [2]
-    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # mended
-    (tmp_path / "a" / "5.jpg").write_text("broken now, in place")
-    with pytest.warns(SLAWarning, match=r"left out 2 of 16 images: [^;]*a/5\.jpg[^;]*; [^;]*b/2\.jpg[^;]*$"):
+    decoded: list[int] = []
+    with pytest.warns(SLAWarning, match="skipped 2 of 16"):  # the others are known to be readable
+        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: decoded.append(n))
+    assert decoded == [2]
+    Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # repaired
+    (tmp_path / "a" / "5.jpg").write_text("corrupt now, in place")
+    with pytest.warns(SLAWarning, match=r"skipped 2 of 16 images: [^;]*a/5\.jpg[^;]*; [^;]*b/2\.jpg[^;]*$"):
         load_folder(tmp_path, on_bad_image="skip")
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_place_that_cannot_be_written_is_no_obstacle_to_skipping(
+def test_skipping_works_where_the_cache_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
-    with pytest.warns(SLAWarning) as told:
+    with pytest.warns(SLAWarning) as caught:
         splits = load_folder(make_some_bad(tmp_path / "photos"), on_bad_image="skip")
-    words = [str(one.message) for one in told]
-    assert any("which images are sound cannot be kept: " in line for line in words)
-    assert any("left out " in line for line in words)
+    words = [str(one.message) for one in caught]
+    assert any("the list of readable images cannot be written: " in line for line in words)
+    assert any("skipped " in line for line in words)
     assert len(splits.train) > 0
 
 
@@ -382,20 +384,20 @@ def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
     for i in range(8):
         (tmp_path / "a" / f"{i}.png").write_bytes(b"")
-    with pytest.warns(SLAWarning, match=r"left out 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
+    with pytest.warns(SLAWarning, match=r"skipped 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
         load_folder(tmp_path, on_bad_image="skip")
     (tmp_path / "a" / "8.png").write_bytes(b"")
     with (
-        pytest.warns(SLAWarning, match="left out 9"),
-        pytest.raises(InputError, match="class 'a' has no image that can be read"),
+        pytest.warns(SLAWarning, match="skipped 9"),
+        pytest.raises(InputError, match="class 'a' has no readable image"),
     ):
         load_folder(tmp_path, on_bad_image="skip")
 
 
-def test_an_interrupted_check_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
         assert total == 600
         if done >= 256:
             raise KeyboardInterrupt
@@ -403,8 +405,8 @@ def test_an_interrupted_check_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=interrupt)
     totals: list[int] = []
-    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda d, n: totals.append(n))
-    assert set(totals) == {600 - 224}  # the part during which it was stopped is looked at again
+    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: totals.append(n))
+    assert set(totals) == {600 - 224}  # the part during which it was stopped is decoded again
 
 
 # clear refusals
@@ -426,7 +428,7 @@ def test_refused_folders(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "no images; expected <class>/*.jpg" in refusal(tmp_path / "empty")
     assert "images but no class folders" in refusal(make(tmp_path / "loose", "1.png", "2.png"))
-    assert "one class only, 'cat'; a classifier needs at least two" in refusal(
+    assert "only one class, 'cat'; a classifier needs at least two" in refusal(
         make(tmp_path / "one", "cat/1.png")
     )
     hollow = make(tmp_path / "hollow", "a/1.png", "b/1.png")
@@ -437,7 +439,7 @@ def test_refused_folders(tmp_path: Path) -> None:
 
 def test_refused_splits(tmp_path: Path) -> None:
     root = make(tmp_path / "x", "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/q/1.png", "val/r/1.png")
-    assert "val has classes that train has not: q, r" in refusal(root)
+    assert "val has classes missing from train: q, r" in refusal(root)
     assert "images but no class folders" in refusal(make(tmp_path / "flat", "train/1.png", "test/2.png"))
     assert "no train folder" in refusal(make(tmp_path / "no", "val/a/1.png", "test/a/2.png"))
     both = make(tmp_path / "both", "train/a/1.png", "train/b/1.png", "val/a/1.png", "valid/a/1.png")
@@ -480,9 +482,9 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         ("path,label,split\na.png,x,test\nb.png,y,test\n", "no images to train on"),
         (
             "path,label,split\na.png,x,train\nb.png,y,train\nb.png,z,val\n",
-            "val has classes that train has not: z",
+            "val has classes missing from train: z",
         ),
-        ("path,label\na.png,x\nb.png,x\n", "one class only"),
+        ("path,label\na.png,x\nb.png,x\n", "only one class"),
         (b"path,label\na.png,caf\xe9\n", "not UTF-8 text"),
         (b'path,label\n"a.png,x\n' + b"y" * 200_000, "line .*: not a CSV row"),
     ],

@@ -76,7 +76,7 @@ def test_nothing_in_a_pickle_runs(tmp_path: Path, function: object, name: str, p
         tmp_path / "data_batch_1", {"data": np.zeros(3), "labels": Runs(function, *arguments)}, protocol
     )
     with pytest.raises(
-        InputError, match=rf"data_batch_1: the pickle asks for '\w+\.{name}', refused"
+        InputError, match=rf"data_batch_1: the pickle refers to '\w+\.{name}', which is refused"
     ) as error:
         load_pickle(evil)
     assert "\n" not in str(error.value)

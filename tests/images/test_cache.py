@@ -18,8 +18,9 @@ from sla.errors import InputError, SLAError
 from sla.images import cache as cache_module
 from sla.images.cache import CachedImages, build_cache
 from sla.images.cache_paths import cache_dir
-from sla.images.decode import BadImageError, decode
+from sla.images.decode import BadImageError, decode_array
 from sla.images.files import CHUNK, FileImages
+from sla.progress import as_progress
 
 SIZE = (6, 5)
 
@@ -39,7 +40,7 @@ def check(images: CachedImages, files: FileImages) -> None:
     """Every row against its file, decoded on its own."""
     pixels, aspect = images.read(range(len(files)))
     for row in range(len(files)):
-        expected, ratio = decode(files.name(row), SIZE)
+        expected, ratio = decode_array(files.name(row), SIZE)
         assert (pixels[row] == expected).all()
         assert aspect[row] == np.float32(ratio)
 
@@ -54,20 +55,20 @@ def count_reads(files: FileImages, monkeypatch: pytest.MonkeyPatch) -> list[int]
 def test_cached_rows_are_the_decoded_files(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[int, int]] = []
-    images = build_cache(files, tmp_path / "c", "x", progress=lambda done, total: calls.append((done, total)))
+    calls: list[tuple[str, int, int]] = []
+    images = build_cache(files, tmp_path / "c", "x", progress=as_progress(lambda *call: calls.append(call)))
     check(images, files)
     assert (len(images), images.shape, images.in_memory) == (len(files), (3, *SIZE), False)
     assert images.name(4) == files.name(4)
-    assert calls[-1] == (len(files), len(files))
-    one, _ = decode(files.name(9), SIZE)
+    assert calls[-1] == ("reading images", len(files), len(files))
+    one, _ = decode_array(files.name(9), SIZE)
     got = images.read(np.array([3, 9, 3]))
     assert (got.images[1] == one).all()
     assert (got.images[0] == got.images[2]).all()
     assert (got.images.dtype, got.aspect.dtype) == (torch.uint8, torch.float32)
     read = count_reads(files, monkeypatch)
     check(build_cache(files, tmp_path / "c", "x"), files)
-    assert read == []  # found, not made again
+    assert read == []  # opened, not rebuilt
     assert not list((tmp_path / "c").glob("*.partial"))
     got.images.zero_()  # the caller's copy: the file does not change
     check(images, files)
@@ -85,17 +86,17 @@ class StoppedError(Exception):
 
 
 @pytest.mark.parametrize("saved_bytes", [0, 1 << 40])
-def test_an_interrupted_fill_goes_on(
+def test_an_interrupted_build_resumes(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_bytes: int
 ) -> None:
     monkeypatch.setattr(cache_module, "SAVED_BYTES", saved_bytes)
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
         if done >= 3 * CHUNK:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        build_cache(files, tmp_path / "c", "x", progress=interrupt)
+        build_cache(files, tmp_path / "c", "x", progress=as_progress(interrupt))
     [partial] = (tmp_path / "c").glob("*.partial")
     assert not list((tmp_path / "c").glob("*.npy"))
     [header] = (tmp_path / "c").glob("*.json")
@@ -108,17 +109,18 @@ def test_an_interrupted_fill_goes_on(
     assert not partial.exists()
 
 
-def test_a_killed_fill_goes_on_from_its_save_point(
+def test_a_killed_build_resumes_from_its_save_point(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_module, "SAVED_BYTES", 0)
     context = multiprocessing.get_context("fork")
 
-    def die(done: int, total: int) -> None:
+    def die(what: str, done: int, total: int) -> None:
         if done >= 3 * CHUNK:
             os._exit(9)
 
-    worker = context.Process(target=build_cache, args=(files, tmp_path / "c", "x"), kwargs={"progress": die})
+    options = {"progress": as_progress(die)}
+    worker = context.Process(target=build_cache, args=(files, tmp_path / "c", "x"), kwargs=options)
     worker.start()
     worker.join(60)
     assert worker.exitcode == 9
@@ -128,14 +130,14 @@ def test_a_killed_fill_goes_on_from_its_save_point(
 
 
 @pytest.mark.parametrize("damage", ["no header", "bad header", "other head"])
-def test_a_half_made_cache_that_is_not_understood_is_made_anew(
+def test_a_damaged_partial_cache_is_rebuilt(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        build_cache(files, tmp_path / "c", "x", progress=interrupt)
+        build_cache(files, tmp_path / "c", "x", progress=as_progress(interrupt))
     [partial] = (tmp_path / "c").glob("*.partial")
     header = partial.with_suffix(".json")
     if damage == "no header":
@@ -187,7 +189,7 @@ def test_pixels_of_another_decoder_are_not_taken_over(
     assert sorted(read) == list(range(len(files)))
 
 
-def test_a_cut_off_cache_is_made_again(files: FileImages, tmp_path: Path) -> None:
+def test_a_truncated_cache_is_rebuilt(files: FileImages, tmp_path: Path) -> None:
     path = build_cache(files, tmp_path / "c", "x").path
     os.truncate(path, path.stat().st_size // 2)
     check(build_cache(files, tmp_path / "c", "x"), files)
@@ -195,11 +197,12 @@ def test_a_cut_off_cache_is_made_again(files: FileImages, tmp_path: Path) -> Non
 
 def _build(files: FileImages, folder: Path, queue: "multiprocessing.Queue[int]") -> None:
     decoded: list[int] = []
-    build_cache(files, folder, "x", progress=lambda done, total: (decoded.append(done), time.sleep(0.02))[1])
+    slowly = as_progress(lambda what, done, total: (decoded.append(done), time.sleep(0.02))[1])
+    build_cache(files, folder, "x", progress=slowly)
     queue.put(len(decoded))
 
 
-def test_two_processes_at_once_fill_it_once(files: FileImages, tmp_path: Path) -> None:
+def test_two_processes_at_once_build_it_once(files: FileImages, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     workers = [context.Process(target=_build, args=(files, tmp_path / "c", queue)) for _ in range(2)]
@@ -216,9 +219,9 @@ def test_two_processes_at_once_fill_it_once(files: FileImages, tmp_path: Path) -
 def test_a_bad_image_is_named_and_the_work_before_it_is_kept(
     files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = tmp_path / "data" / f"{3 * CHUNK:03}.png"
-    broken.write_text("no picture")
-    with pytest.raises(BadImageError, match=f"{broken.name}: not an image"):
+    corrupt = tmp_path / "data" / f"{3 * CHUNK:03}.png"
+    corrupt.write_text("no picture")
+    with pytest.raises(BadImageError, match=f"{corrupt.name}: not an image"):
         build_cache(files, tmp_path / "c", "x")
     without = FileImages(files.paths.keep(np.arange(len(files)) != 3 * CHUNK), SIZE)
     read = count_reads(files, monkeypatch)

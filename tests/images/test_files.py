@@ -14,7 +14,9 @@ from PIL import Image
 
 from sla.errors import InputError
 from sla.images.decode import BadImageError
-from sla.images.files import CHUNK, FileImages, Paths, find_bad, in_threads, load_into_memory
+from sla.images.files import CHUNK, FileImages, find_bad, in_threads, load_into_memory
+from sla.images.paths import Paths
+from sla.progress import as_progress
 
 
 def make_files(folder: Path, count: int) -> list[str]:
@@ -39,8 +41,8 @@ def test_rows_come_in_the_order_asked(tmp_path: Path) -> None:
 
 def test_in_memory_is_what_lazy_reading_gives(tmp_path: Path) -> None:
     files = FileImages(make_files(tmp_path, CHUNK + 20), (3, 3), tmp_path)
-    calls: list[tuple[int, int]] = []
-    loaded = load_into_memory(files, progress=lambda done, total: calls.append((done, total)))
+    calls: list[tuple[str, int, int]] = []
+    loaded = load_into_memory(files, progress=as_progress(lambda *call: calls.append(call)))
     assert loaded.in_memory
     assert loaded.shape == (3, 3, 3)
     for row in range(len(files)):
@@ -48,7 +50,7 @@ def test_in_memory_is_what_lazy_reading_gives(tmp_path: Path) -> None:
         assert (loaded.read([row]).images == one.images).all()
         assert loaded.read([row]).aspect == one.aspect
         assert loaded.name(row) == files.name(row)
-    assert calls == [(CHUNK, CHUNK + 20), (CHUNK + 20, CHUNK + 20)]
+    assert calls == [("reading images", CHUNK, CHUNK + 20), ("reading images", CHUNK + 20, CHUNK + 20)]
 
 
 def test_any_name_survives(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_the_first_bad_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert threading.active_count() == before  # no thread is left behind
 
 
-def test_find_bad_looks_at_the_rows_asked(tmp_path: Path) -> None:
+def test_find_bad_decodes_the_given_rows(tmp_path: Path) -> None:
     names = make_files(tmp_path, 2 * CHUNK)
     for row in (3, 7, CHUNK + 9):
         (tmp_path / names[row]).write_bytes(b"")

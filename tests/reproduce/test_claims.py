@@ -2,11 +2,12 @@
 
 import pytest
 
-from sla.reproduce.claims import COMPARABLE, FAILS, HOLDS, OPEN, UNTESTED, claims
+from sla.reproduce.claims import COMPARABLE, NOT_BELOW, claims
 from sla.reproduce.jobs import cells_of
 from sla.reproduce.records import Record
 from sla.reproduce.render import render
 from sla.reproduce.results import collect
+from sla.reproduce.rule import FAILS, HOLDS, OPEN, UNTESTED, judge
 
 
 def record(job, **values):
@@ -28,19 +29,23 @@ def rows(table, numbers):
     for row, values in numbers.items():
         for cell in cells_of(table, "small", len(values), [row]):
             value = values[cell.seed]
-            if cell.measure in ("single", "aggregated", "distilled"):
-                old = found.get(cell.job.key, record(cell.job))
-                found[cell.job.key] = old.model_copy(update={f"last_{cell.measure}": value})
+            old = found.get(cell.job.key, record(cell.job))
+            if cell.score in ("single", "aggregated", "distilled"):
+                changed = {"scores": {"last": {**old.scores.get("last", {}), cell.score: value}}}
             else:
-                old = found.get(cell.job.key, record(cell.job))
-                more = {**old.more, cell.measure: value}
-                found[cell.job.key] = old.model_copy(update={"more": more})
+                changed = {"more": {**old.more, cell.score: value}}
+            found[cell.job.key] = old.model_copy(update=changed)
+    return found
+
+
+def judged(text, records):
+    """The claim that starts like this, judged together with all others."""
+    (found,) = [one for one in judge(claims(), collect(records, "small")) if one.claim.text.startswith(text)]
     return found
 
 
 def verdict(text, records):
-    (claim,) = [claim for claim in claims() if claim.text.startswith(text)]
-    return claim.judge(collect(records, "small"))[0]
+    return judged(text, records).verdict
 
 
 BASE = [60.0, 61.0, 62.0]
@@ -79,19 +84,20 @@ def test_comparable_to_an_ensemble_means_within_a_margin(below, expected):
 
 @pytest.mark.parametrize(
     ("change", "noise", "expected"),
-    [(0.2, 0.1, HOLDS), (-0.02, 0.1, HOLDS), (-0.2, 0.01, FAILS), (-0.2, 1.0, OPEN)],
+    [(0.2, 0.1, HOLDS), (-0.02, 0.1, HOLDS), (-0.2, 0.01, HOLDS), (-0.8, 0.05, FAILS), (-0.2, 1.0, OPEN)],
 )
-def test_not_below_has_room_for_noise(change, noise, expected):
-    """An interval around zero that ends above the margin is not below; one wholly below zero is."""
+def test_not_below_has_a_margin_that_its_text_states(change, noise, expected):
+    assert [f"more than {NOT_BELOW:g} points" in one.text for one in claims()].count(True) == 1
     ours = [b + change + w for b, w in zip(BASE, (noise, -noise, 0.0), strict=True)]
     assert verdict("SLA in single", rows("table1", {"baseline": BASE, "sla-si": ours})) == expected
 
 
 @pytest.mark.parametrize(
     ("gaps", "expected"),
-    [((20, 10, 12), HOLDS), ((10, 20, 12), FAILS), ((10, 10, 5), OPEN)],
+    [((20, 10, 12), HOLDS), ((10, 20, 5), FAILS), ((20, 10, 20), OPEN)],
 )
-def test_the_gap_between_train_and_test(gaps, expected):
+def test_the_largest_gap_between_train_and_test_is_larger_than_each_other(gaps, expected):
+    """On average over the others 10 is not below 20 and 5 by much, but it is not the largest."""
     numbers = {}
     for (name, gap), noise in zip(zip(("da", "mt", "sla"), gaps, strict=True), (0.0, 0.3, -0.2), strict=True):
         numbers[f"{name}-train"] = [80.0 + gap / 2, 81.0 + gap / 2 + noise, 79.0 + gap / 2]
@@ -100,21 +106,32 @@ def test_the_gap_between_train_and_test(gaps, expected):
 
 
 def test_gains_that_grow_as_data_shrinks_by_hand():
-    """Relative gains of 50% at 25 a class and 10% at 250: the contrast is 40 points."""
+    """Relative gains of 50% at 25 images per class and 10% at 250: the contrast is 40 points."""
     records = rows("figure4", {"baseline": [20.0, 20.2], "sla-ag": [30.0, 30.3]})
     large = {cell.job.key for cell in cells_of("figure4", "small", 2) if cell.column == "n250"}
-    changed = {
-        key: value.model_copy(
-            update={"last_aggregated": value.last_aggregated and value.last_aggregated * 22 / 30}
-        )
-        if key in large
-        else value
-        for key, value in records.items()
-    }
-    (claim,) = [claim for claim in claims() if claim.text.startswith("Gains grow")]
-    result, findings = claim.judge(collect(changed, "small"))
-    assert result == HOLDS
-    assert findings[0].interval.mean == pytest.approx(40)
+    changed = dict(records)
+    for key in large & records.keys():
+        if "aggregated" in (last := records[key].scores["last"]):
+            scores = {"last": {"aggregated": last["aggregated"] * 22 / 30}}
+            changed[key] = records[key].model_copy(update={"scores": scores})
+    found = judged("Gains grow", changed)
+    assert found.weakest.effect.mean == pytest.approx(40)
+    assert found.verdict == OPEN  # the made-up seeds agree: without any spread nothing is decided
+
+
+def test_multi_task_learning_is_below_on_train_and_on_test():
+    """Far below on train does not make up for above on test; and one of the two is not enough."""
+    numbers = {"sla-train": [90.0, 90.2, 90.1], "mt-train": [70.0, 70.1, 70.2]}
+    assert verdict("MT is below SLA", rows("figure3", numbers)) == OPEN
+    for above, expected in ((-5, HOLDS), (5, FAILS)):
+        both = {
+            **numbers,
+            "sla-test": [60.0, 60.2, 60.1],
+            "mt-test": [60.0 + above, 60.1 + above, 60.2 + above],
+        }
+        found = judged("MT is below SLA", rows("figure3", both))
+        assert found.verdict == expected
+        assert found.weakest.effect.mean == pytest.approx(-above, abs=0.1)
 
 
 def test_every_claim_names_cells_that_exist():
@@ -130,13 +147,40 @@ def test_every_claim_names_cells_that_exist():
 
 
 def test_the_document_changes_with_the_numbers():
-    good = rows("table3", {"baseline": BASE, "rotation-sd": [b + 3 for b in BASE]})
-    markdown, page = render(good)
-    assert (
-        "| SLA distilled is above the baseline at the same cost of inference | holds | 6 of 6 |" in markdown
+    gains = (3.1, 2.9, 3.0)
+    good = rows(
+        "table3", {"baseline": BASE, "rotation-sd": [b + g for b, g in zip(BASE, gains, strict=True)]}
     )
-    assert "| CIFAR10: Rotation, SLA+SD | 93.26 | +0.94% | 64.00 ± 1.00 | 3 | +4.92% | +3.00" in markdown
-    bad = rows("table3", {"baseline": BASE, "rotation-sd": [b - 3 - b / 60 for b in BASE]})
+    markdown, page = render(good)
+    # The paper over the same cells: 0.87, 3.58, 8.30, 8.79, 5.93 and 2.42. Each column is the same made-up
+    # one with an sd of 0.1: the error is 0.1 / sqrt(18), and t with 12 degrees of freedom is 2.179.
+    row = "| holds | +3.00 (+2.95 to +3.05) | +4.98 | 6 of 6 | 3 | < 0.001 |"
+    assert f"| SLA distilled is above the baseline, at the same inference cost {row}" in markdown
+    assert "| CIFAR10: Rotation, SLA+SD | 93.26 | +0.94% | 64.00 ± 0.95 | 3 | +4.92% | +3.00" in markdown
+    assert "Of 20 claims 1 hold, 0 do not hold" in markdown
+    bad = rows("table3", {"baseline": BASE, "rotation-sd": [b - g for b, g in zip(BASE, gains, strict=True)]})
     changed, _ = render(bad)
-    assert "| SLA distilled is above the baseline at the same cost of inference | does not hold |" in changed
+    assert "| SLA distilled is above the baseline, at the same inference cost | does not hold |" in changed
     assert "<script" not in page
+
+
+def test_what_goes_against_the_paper_is_at_the_top():
+    """DA above the baseline, which it is not in the paper, on all columns; MT as in the paper."""
+    noise = (0.001, -0.001, 0.0)
+    numbers = {"baseline": BASE, "da": [b + 5 + n for b, n in zip(BASE, noise, strict=True)]}
+    numbers["mt"] = [b - 5 + n for b, n in zip(BASE, noise, strict=True)]
+    top, _, rest = render(rows("table1", numbers))[0].partition("## How a claim is judged")
+    names = "; ".join(f"Baseline over DA, {name}" for name in ("CIFAR10", "CIFAR100", "tiny-ImageNet"))
+    assert f"Clear after Holm over all 6: {names}." in top
+    assert "| Baseline over DA, CIFAR10 | -5.00 (-5.00 to -5.00) | +1.95 | 3 | < 0.001 | < 0.001 |" in top
+    assert "Baseline over MT" not in top
+    assert "Baseline over MT, CIFAR10" in rest
+
+
+def test_the_papers_numbers_are_as_printed():
+    text = render(rows("table6", {"protonet": [30.0], "protonet-ag": [31.0]}))[0]
+    assert "| CIFAR-FS, 1-shot: R2D2† | 65.3 ± 0.2, cited |" in text
+    assert "| CIFAR-FS, 5-shot: MAML† | 71.5 ± 1.0, cited |" in text
+    assert "| mini-ImageNet, 1-shot: TADAM | 58.50 ± 0.30, cited |" in text
+    text = render(rows("table7", {"ldam-drw": [30.0], "ldam-drw-sd": [31.0]}))[0]
+    assert "| CIFAR100, ratio 100: LDAM-DRW + SLA+SD | 45.53 | +8.30% |" in text

@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from sla.tasks.classifier.step import Step
 
 from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
+from sla.recipes.load import recipe_settings
 from sla.reproduce.costs import cost, flop_of, images_of, machine_rate
+from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiments
-from sla.reproduce.recipes import cell_settings, recipe
-from sla.runs.config import Config, make_config, with_values
+from sla.runs.optimizer import build_optimizer
+from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.build import build_model, build_optimizer, build_pipelines
+from sla.tasks.classifier.build import build_model
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 HALVES = (0.5, 0.5, 0.5)
@@ -176,7 +179,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
     for table in experiments().values():
         for row in table.rows.values():
             for column in row.columns or table.columns:
-                if row.kind in ("toy", "cited", "fewshot"):
+                if row.kind in ("toy", "not-run", "fewshot"):
                     continue
                 name = table.columns[column].recipe + row.suffix
                 settings = cell_settings(row, table.columns[column], "paper")
@@ -190,7 +193,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
 CELLS = cells()
 
 
-def config_of(settings: dict[str, Any]) -> Config:
+def config_of(settings: dict[str, Any]) -> ClassifierConfig:
     return make_config(with_values({}, settings))
 
 
@@ -200,7 +203,7 @@ def test_facts_cover_every_recipe():
 
 @pytest.mark.parametrize("name", FACTS)
 def test_schedule_batch_and_optimizer(name):
-    facts, settings = FACTS[name], recipe(name, "paper")
+    facts, settings = FACTS[name], recipe_settings(name)
     config = config_of(settings)
     part = config.optimizer
     assert (part.name, part.learning_rate) == ("sgd", max(facts.rates.values()))
@@ -218,7 +221,7 @@ def test_schedule_batch_and_optimizer(name):
 def test_pipelines(name):
     """Order, sizes and normalisation; what the network sees in test is what it saw in training."""
     facts = FACTS[name]
-    train, test = build_pipelines(config_of(recipe(name, "paper")))
+    train, test = build_pipelines(config_of(recipe_settings(name)))
     ops = [op for op in train.ops if type(op).__name__ != "Channels"]
     stages = [op.stage for op in ops]
     assert tuple(dict.fromkeys(stages)) == facts.stages
@@ -255,7 +258,7 @@ def slow_if(name: str) -> Any:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=slow_if(name)) for name in FACTS])
 def test_network(name):
     """Parameters and operations are the published ones."""
-    facts, settings = FACTS[name], recipe(name, "paper")
+    facts, settings = FACTS[name], recipe_settings(name)
     config = config_of(settings)
     with torch.device("meta"):  # shapes are enough to count
         model = build(config, facts)
@@ -271,13 +274,13 @@ def test_network(name):
     assert flop_of(settings) == 3 * flops * facts.iterations * facts.batch
 
 
-def build(config: Config, facts: Facts):
+def build(config: ClassifierConfig, facts: Facts):
     classes = tuple(str(number) for number in range(facts.classes))
     return build_model(config, classes, list(range(100 + facts.classes, 100, -1)))
 
 
 def cheap(cell: str) -> bool:
-    """One of each network, method and criterion that a core steps through soon; the rest is with the slow."""
+    """One of each network, method and criterion that is fast on one core; the others are marked slow."""
     repeated = ("_n", "longtail10 ", "cifar100_wrn", "cifar100_longtail", "_pyramid", "resnet18")
     return cell in CHEAP_PHOTOS or (cell.startswith("cifar1") and not any(part in cell for part in repeated))
 
@@ -312,7 +315,7 @@ def test_one_step(cell):
     weight = next(value for value in model.backbone.parameters() if value.ndim == 4)
     norm = next(part.weight for part in model.modules() if isinstance(part, torch.nn.BatchNorm2d))
     before = [value.detach().clone() for value in (weight, norm)]
-    losses = Step(model.train())(*mixed(settings, images, torch.tensor([0, facts.classes - 1])))
+    losses = model.train()(*mixed(settings, images, torch.tensor([0, facts.classes - 1])))
     losses["loss"].backward()
     highest = max(facts.rates, key=lambda step: facts.rates[step])
     for group in optimizer.param_groups:
@@ -340,7 +343,7 @@ def mixed(settings: dict[str, Any], images: torch.Tensor, targets: torch.Tensor)
 
 def test_cost_of_the_papers_cifar_runs():
     """ResNet-32 for 80,000 iterations of 128: 4.2 PFLOP, with four views 16.9."""
-    base = recipe("cifar10", "paper")
+    base = recipe_settings("cifar10")
     assert round(flop_of(base) / 1e15, 1) == 4.2
     assert round(flop_of(base | {"method.name": "sla"}) / 1e15, 1) == 16.9
     assert images_of(base | {"method.name": "sla", "method.views": "rot4*rgb6"}) == 24 * 80_000 * 128

@@ -7,14 +7,14 @@ from sla.augment.ops import ColorJitter, Flip, Normalize, RandomCrop
 from sla.augment.pipelines import train_pipeline
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops, count_parameters
+from sla.recipes.load import recipe_settings
 from sla.reproduce.costs import flop_of, images_of
+from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiment
-from sla.reproduce.recipes import cell_settings, recipe
-from sla.runs.config import with_values
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
-from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
 from sla.tasks.fewshot.model import build_model
+from sla.tasks.registry import make_config, with_values
 
 CIFAR = (129.377, 124.106, 112.478), (68.209, 65.431, 70.459)  # of pixels up to 255
 MINI = (120.396, 115.594, 104.540), (70.682, 68.276, 72.545)
@@ -29,8 +29,7 @@ NAMES = [
 
 
 def config_of(settings):
-    tree = with_values({}, settings, FewShotConfig)
-    return make_fewshot_config(tree)
+    return make_config(with_values({"task": "fewshot"}, settings))
 
 
 def test_these_are_the_recipes_of_the_table():
@@ -43,7 +42,7 @@ def test_these_are_the_recipes_of_the_table():
 def test_episodes_and_schedule(name):
     dataset, shot, head = name.split("_")
     _, _, _, _, train_shot, smoothing = FACTS[dataset]
-    config = config_of(recipe(name, "paper"))
+    config = config_of(recipe_settings(name))
     episodes, part = config.episodes, config.optimizer
     ridge = head == "metaoptnet"
     assert episodes.shot == (train_shot if ridge else int(shot[0]))
@@ -63,7 +62,7 @@ def test_episodes_and_schedule(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_pipeline(name):
     size, _, padding, (mean, std), _, _ = FACTS[name.split("_")[0]]
-    config = config_of(recipe(name, "paper"))
+    config = config_of(recipe_settings(name))
     model = config.model
     ops = train_pipeline(config.augment, model.resolution, model.mean, model.std).ops[1:]
     assert ops[:3] == (RandomCrop(size, padding), Flip(0.5), ColorJitter(0.4, 0.4, 0.4))
@@ -76,7 +75,7 @@ def test_pipeline(name):
 def test_network(dataset):
     """Four blocks of three 3x3 convolutions and a 1x1 shortcut, each with batch norm."""
     size, features, *_ = FACTS[dataset]
-    settings = recipe(f"{dataset}_5shot_protonet", "paper")
+    settings = recipe_settings(f"{dataset}_5shot_protonet")
     backbone = create_backbone(settings["model.backbone"], **settings["model.options"])
     parameters = multiply_adds = 0
     channels, side = 3, size

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from sla.errors import InputError
-from sla.reproduce.names import EXPERIMENTS, SCALES
+from sla.recipes import SCALES
+from sla.reproduce import paper
+from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
+from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.paper import Experiment, Printed, experiment, experiments
-from sla.reproduce.recipes import cell_settings, pretraining, recipe
-from sla.runs.config import make_config, with_values
+from sla.reproduce.records import Record
+from sla.reproduce.render import render
+from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
 SOURCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "paper" / "paper.tex"
@@ -31,7 +35,7 @@ TABLES = {  # by their order in the source; the two tables of composed transform
 }
 TRANSPOSED = {"table1", "table2", "table3", "table8", "table10"}  # printed with a dataset a line
 
-Cell = tuple[float, float | None, float | None]  # value, gain, spread
+Cell = tuple[str, str]  # value and spread, and the gain: as printed, with every digit
 
 
 def printed_lines(number: int) -> list[list[Cell]]:
@@ -44,17 +48,17 @@ def printed_lines(number: int) -> list[list[Cell]]:
 
 
 def read_cell(text: str) -> Cell | None:
-    """`{\\bf 92.50} {\\small (+0.94\\%)}` -> (92.5, 0.94, None); text and whole numbers are no results."""
+    """`{\\bf 92.50} {\\small (+0.94\\%)}` -> (92.50, +0.94%); text and whole numbers are no results."""
     if spread := re.search(r"\\ms\{([\d.]+)\}\{([\d.]+)\}", text):
-        return float(spread[1]), None, float(spread[2])
+        return f"{spread[1]} ± {spread[2]}", ""
     value = re.search(r"(?<![\d.+-])(\d+\.\d+)(?![\d\\])", text)
     gain = re.search(r"\(([+-][\d.]+)\\%\)", text)
-    return (float(value[1]), float(gain[1]) if gain else None, None) if value else None
+    return (value[1], f"{gain[1]}%" if gain else "") if value else None
 
 
-def told(table: Experiment, row: str, column: str) -> Cell:
+def cell_of(table: Experiment, row: str, column: str) -> Cell:
     cell = table.printed[row][column]
-    return cell.value, cell.gain, cell.spread
+    return cell.text, cell.gain_text
 
 
 def our_lines(name: str) -> list[list[Cell]]:
@@ -62,12 +66,12 @@ def our_lines(name: str) -> list[list[Cell]]:
     table = experiment(name)
     rows = [row for row in table.rows if row in table.printed]
     if name in TRANSPOSED:
-        return [[told(table, row, column) for row in rows] for column in table.columns]
+        return [[cell_of(table, row, column) for row in rows] for column in table.columns]
     if name == "table9":  # a line has single and aggregated of each dataset
         pairs = [(row, row) if row == "m1" else (row, row[:-2] + "ag") for row in rows if row[-2:] != "ag"]
-        lines = [[told(table, row, key) for key in table.columns for row in pair] for pair in pairs]
+        lines = [[cell_of(table, row, key) for key in table.columns for row in pair] for pair in pairs]
         return [lines[0][::2], *lines[1:]]  # the baseline's cells span both
-    return [[told(table, row, column) for column in table.printed[row]] for row in rows]
+    return [[cell_of(table, row, column) for column in table.printed[row]] for row in rows]
 
 
 def test_every_table_and_figure_loads():
@@ -130,15 +134,15 @@ def test_gains_of_the_text_follow_from_printed_values():
 
 
 def test_a_number_printed_twice_is_the_same_but_for_one():
-    """The same run in two tables: same recipe, same settings, same measure."""
+    """The same run in two tables: same recipe, same settings, same score."""
     seen, different = {}, []
     for name, table in experiments().items():
         for row, cells in table.printed.items():
             for key, cell in cells.items():
                 what, where = table.rows[row], table.columns[key]
-                if what.kind == "cited":
+                if what.kind == "not-run":
                     continue
-                run = (where.recipe, what.measure, what.suffix, repr(what.set), what.kind, where.shot)
+                run = (where.recipe, what.score, what.suffix, repr(what.set), what.kind, where.shot)
                 if cell.value != seen.setdefault(run, (cell.value, name))[0]:
                     different.append((run[0], run[1], seen[run], (cell.value, name)))
     assert different == [("stanford-dogs", "aggregated", (68.70, "table3"), (67.03, "table9"))]
@@ -149,14 +153,14 @@ def test_a_number_printed_twice_is_the_same_but_for_one():
 def test_which_cells_are_cited():
     """Those without SLA of PyramidNet, long tails and few-shot learning; the authors ran the rest."""
     for name, table in experiments().items():
-        for row, cells in table.printed.items():
+        for row in table.printed:
             with_sla = "SLA" in table.rows[row].label
             expected = name in ("table6", "table7") or row in ("pyramidnet", "mixup", "cutmix")
-            assert {cell.cited for cell in cells.values()} == {expected and not with_sla}, (name, row)
+            assert table.rows[row].cited == (expected and not with_sla), (name, row)
             assert not table.rows[row].ours
 
 
-def cells(name):
+def rows_and_columns(name):
     table = experiment(name)
     for key, row in table.rows.items():
         for column in row.columns or table.columns:
@@ -166,20 +170,20 @@ def cells(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_rows_hang_together(name):
     table = experiment(name)
-    for key, row, column, _ in cells(name):
+    for key, row, column, _ in rows_and_columns(name):
         assert row.against is None or row.against in table.rows, key
         assert column in table.columns
         if row.kind in ("train", "ensemble"):
             views = {"single": ("baseline", "da", "mt", "sla"), "distilled": ("sla+sd",)}
             views["aggregated"] = ("da", "sla")
-            assert row.set["method.name"] in views[row.measure], key
+            assert row.set["method.name"] in views[row.score], key
     for row, found in table.printed.items():
         assert set(found) == set(table.rows[row].columns or table.columns) or name == "toy"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_views_of_a_row_are_as_many_as_its_label_says(name):
-    for _, row, _, _ in cells(name):
+    for _, row, _, _ in rows_and_columns(name):
         if said := re.search(r"M=(\d+)", row.label):
             plain = row.set["method.name"] == "baseline"
             assert (1 if plain else len(parse_views(row.set["method.views"]))) == int(said[1]), row.label
@@ -189,23 +193,53 @@ def test_the_views_of_a_row_are_as_many_as_its_label_says(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_a_configuration(name, scale):
     """Every key is one of the training configuration, and its value is accepted."""
-    for _, row, _, column in cells(name):
-        if row.kind in ("toy", "fewshot", "cited"):  # with keys of their own
+    for _, row, _, column in rows_and_columns(name):
+        if row.kind in ("toy", "fewshot", "not-run"):  # with keys of their own
             continue
         settings = cell_settings(row, column, scale)
         config = make_config(with_values({}, settings))
         assert (config.data.source == "digits") == (scale == "smoke")
 
 
-def test_unknown_recipes_are_refused():
-    for name in ("cifra10", "cifar10_wrn_cutuot", "cub200_n25", "cifar100_n", "fc100_protonet"):
-        with pytest.raises(InputError, match=name.partition("_")[0]):
-            recipe(name, "paper")
-    with pytest.raises(InputError, match="did you mean 'smoke'"):
-        recipe("cifar10", "smok")
+@pytest.fixture
+def paper_file(tmp_path, monkeypatch):
+    """A copy of paper.yaml that is read instead of it."""
+    path = tmp_path / "paper.yaml"
+    path.write_text(paper.SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(paper, "SOURCE", path)
+    experiments.cache_clear()
+    yield path
+    experiments.cache_clear()
 
 
-def test_a_pretraining_of_a_thousand_epochs_is_shortened():
-    epochs = [pretraining(scale)["pretrain.epochs"] for scale in ("smoke", "small", "paper")]
-    assert epochs == sorted(epochs)
-    assert epochs[-1] == 1000
+def test_a_new_row_needs_one_file(paper_file):
+    """Two lines in paper.yaml give cells, jobs with their settings, and a line of the document."""
+    text = paper_file.read_text(encoding="utf-8")
+    row = "    smooth: {label: Smooth, set: {method.name: sla, method.label_smoothing: 0.1}, "
+    row += "score: aggregated, against: baseline}\n"
+    text = text.replace("    da: {label: DA,", row + "    da: {label: DA,", 1)
+    text = text.replace("    da: {cifar10:", "    smooth: {cifar10: 12.34 -86.6%}\n    da: {cifar10:", 1)
+    paper_file.write_text(text, encoding="utf-8")
+    found = cells_of("table1", "small", 2, ["smooth"])
+    assert [(cell.column, cell.seed) for cell in found] == [
+        (column, seed) for column in ("cifar10", "cifar100", "tiny-imagenet") for seed in (0, 1)
+    ]
+    assert len(jobs_of(found)) == 6
+    records = {}
+    for cell in (*found, *cells_of("table1", "small", 2, ["baseline"])):
+        job, mean = cell.job, 60.0 if cell.row == "smooth" else 50.0
+        smoothing = job.settings["method.label_smoothing"]
+        assert smoothing == (0.1 if cell.row == "smooth" else 0.0)
+        records[job.key] = Record(
+            key=job.key,
+            kind=job.kind,
+            scale=job.scale,
+            label=job.label,
+            seed=job.seed,
+            settings=dict(job.settings),
+            scores={"last": {cell.score: mean + cell.seed}},
+        )
+    markdown, page = render(records)
+    line = "| CIFAR10: Smooth | 12.34 | -86.6% | 60.50 ± 0.71 | 2 | +19.80% | +10.00 (+10.00 to +10.00) |"
+    assert line in markdown
+    assert "CIFAR10: Smooth" in page

@@ -1,10 +1,16 @@
-"""The table of results: what comes back is what went in, and what does not fit together is refused."""
+"""The table of results: rows are read as written, older tables are converted, inconsistent ones refused."""
+
+import csv
+import io
+import json
+from pathlib import Path
 
 import pytest
 
 from sla.errors import InputError
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import Record, add_records, read_records
+from sla.reproduce.work import folder_of, read_finished
 
 
 def made(seed=0, accuracy=50.0, **changed):
@@ -16,7 +22,7 @@ def made(seed=0, accuracy=50.0, **changed):
         "label": job.label,
         "seed": seed,
         "settings": dict(job.settings),
-        "last_single": accuracy,
+        "scores": {"last": {"single": accuracy}},
         "more": {"curve": [{"step": 1, "train": 0.5, "test": 0.25}], "ten-crop": 51.5, "gap": -2.5},
         "seconds": 1.25,
     }
@@ -30,9 +36,12 @@ def test_rows_come_back_as_they_were(tmp_path):
     assert list(found) == [made(0).key, made(1).key]
     back = found[made(0).key]
     assert back.settings == {"data.source": 'a,"b"\n', "model.mean": [0.5, 0.5]}
-    assert (back.last_single, back.last_aggregated, back.more, back.seconds) == (
+    assert (back.scores, back.score("single"), back.score("aggregated")) == (
+        {"last": {"single": 50.0}},
         50.0,
         None,
+    )
+    assert (back.more, back.seconds) == (
         {"curve": [{"step": 1, "train": 0.5, "test": 0.25}], "ten-crop": 51.5, "gap": -2.5},
         1.25,
     )
@@ -49,10 +58,10 @@ def test_the_same_row_again_is_no_new_row_and_the_file_stays_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (",50.0,", ",51.0,", None),
-        (",50.0,", ",150.0,", "last_single is 150.0, not a percentage"),
-        (",50.0,", ",nan,", "last_single"),
-        (",50.0,", ",many,", "last_single"),
+        ("50.0", "51.0", None),
+        ("50.0", "150.0", "last single is 150.0, not a percentage"),
+        ("50.0", "NaN", "scores.last.single"),
+        ("50.0", '""many""', "scores.last.single"),
         ("51.5", "9999", "ten-crop is 9999"),
         ("51.5", "NaN", "ten-crop is nan"),
         ('""test"": 0.25', '""test"": 250', "test at 1 is 250"),
@@ -83,8 +92,64 @@ def test_a_job_with_other_numbers_is_refused_and_nothing_is_lost(tmp_path):
     table = tmp_path / "runs.csv"
     add_records(table, [made(0), made(1)])
     before = table.read_bytes()
-    with pytest.raises(InputError, match=r"last_single 50\.0 and 60\.0"):
+    with pytest.raises(InputError, match=r"last single 50\.0 and 60\.0"):
         add_records(table, [made(2), made(1, accuracy=60.0)])
     with pytest.raises(InputError, match=r"ten-crop 51\.5 and 9\.0"):
         add_records(table, [made(1, more=made(1).more | {"ten-crop": 9.0})])
     assert table.read_bytes() == before
+
+
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "reproduce" / "runs.csv"
+KINDS = ("single", "aggregated", "distilled")
+
+
+def old_table(text: str) -> str:
+    """The same table as it was written before `scores`: six columns of one number each."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    for row in rows:
+        scores = json.loads(row.pop("scores"))
+        for checkpoint in ("last", "best"):
+            row |= {f"{checkpoint}_{kind}": scores.get(checkpoint, {}).get(kind, "") for kind in KINDS}
+    written = io.StringIO()
+    writer = csv.DictWriter(written, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
+
+
+def test_an_older_table_is_read_and_rewritten_without_loss(tmp_path):
+    table = tmp_path / "runs.csv"
+    table.write_text(old_table(COMMITTED.read_text()))
+    assert "last_single" in table.read_text()
+    old, new = read_records(table), read_records(COMMITTED)
+    assert old == new
+    assert sum(bool(record.scores) for record in new.values()) >= 42
+    assert add_records(table, []) == 0
+    assert table.read_bytes() == COMMITTED.read_bytes()
+
+
+def test_an_older_row_by_hand():
+    values = made().model_dump() | {"last_single": 50.5, "best_distilled": 49.25, "last_aggregated": None}
+    del values["scores"]
+    record = Record(**values)
+    assert record.scores == {"last": {"single": 50.5}, "best": {"distilled": 49.25}}
+    assert (record.score("single"), record.score("distilled")) == (50.5, None)
+
+
+def test_an_older_record_in_a_folder_is_read(tmp_path):
+    job = Job("train", made().settings, 0, "small", "old")
+    values = made().model_dump(exclude={"scores"}) | {"last_single": 50.0, "best_single": None}
+    folder_of(job, tmp_path).mkdir(parents=True)
+    (folder_of(job, tmp_path) / "record.json").write_text(json.dumps(values))
+    record = read_finished(job, tmp_path)
+    assert record is not None
+    assert (record.key, record.scores) == (made().key, made().scores)
+
+
+def test_every_committed_row_is_a_job_of_the_paper():
+    """No setting of a recipe has changed since it was run."""
+    from sla.reproduce.jobs import cells_of, jobs_of
+    from sla.reproduce.names import EXPERIMENTS
+
+    keys = {job.key for name in EXPERIMENTS for job in jobs_of(cells_of(name, "small", 3))}
+    assert set(read_records(COMMITTED)) <= keys

@@ -1,4 +1,4 @@
-"""Running a table: what is missing is run, what was stopped goes on, what is done is not done again."""
+"""Running a table: missing jobs are run, stopped ones resume, finished ones are not repeated."""
 
 import json
 import os
@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from sla.errors import InputError
+from sla.recipes.load import recipe_settings
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
-from sla.reproduce.recipes import recipe
 from sla.reproduce.records import TABLE, read_records
 from sla.reproduce.runner import commands, run_all
 from sla.reproduce.work import folder_of
 
 
-class Told:
-    """What the runner said."""
+class Recorder:
+    """What the runner reported."""
 
     def __init__(self):
         self.missing, self.done, self.ended, self.failed = [], 0, [], {}
@@ -48,58 +48,58 @@ def test_every_table_runs_at_smoke_scale(name, shared_out):
     """In one folder: a run that an earlier table needed is not repeated for a later one."""
     jobs = jobs_of(cells_of(name, "smoke", 1))
     before = set(read_records(shared_out / TABLE))
-    told = Told()
-    assert run_all(jobs, shared_out, told) == 0, told.failed
-    assert {job.key for job in told.missing} == {job.key for job in jobs} - before
+    recorder = Recorder()
+    assert run_all(jobs, shared_out, recorder) == 0, recorder.failed
+    assert {job.key for job in recorder.missing} == {job.key for job in jobs} - before
     records = read_records(shared_out / TABLE)
     for cell in cells_of(name, "smoke", 1):
         record = records[cell.job.key]
-        score = record.score(cell.measure)
-        assert score is not None, (cell.row, cell.column, cell.measure)
+        score = record.score(cell.score)
+        assert score is not None, (cell.row, cell.column, cell.score)
         assert 0 <= score <= 100
         if cell.job.kind == "train":
             assert record.training_flop > 0
             assert record.settings == json.loads(json.dumps(cell.job.settings))
-    again = Told()
+    again = Recorder()
     assert run_all(jobs, shared_out, again) == 0
     assert (again.missing, again.done) == ([], len(jobs))
 
 
 def test_two_at_a_time_give_what_one_at_a_time_gives(tmp_path):
     jobs = jobs_of(cells_of("table8", "smoke", 1))[:4]
-    assert run_all(jobs, tmp_path / "one", Told()) == 0
-    assert run_all(jobs, tmp_path / "two", Told(), workers=2) == 0
+    assert run_all(jobs, tmp_path / "one", Recorder()) == 0
+    assert run_all(jobs, tmp_path / "two", Recorder(), workers=2) == 0
     one, two = (read_records(tmp_path / name / TABLE) for name in ("one", "two"))
-    assert {key: r.last_single for key, r in one.items()} == {key: r.last_single for key, r in two.items()}
+    assert {key: r.scores for key, r in one.items()} == {key: r.scores for key, r in two.items()}
 
 
-def test_a_job_that_fails_is_told_and_the_others_go_on(tmp_path):
-    settings = recipe("cifar10", "smoke")
+def test_a_job_that_fails_is_reported_and_the_others_run(tmp_path):
+    settings = recipe_settings("cifar10", "smoke")
     good = Job("train", settings, 0, "smoke", "good")
     bad = Job("train", settings | {"data.source": str(tmp_path / "nothing")}, 0, "smoke", "bad")
-    told = Told()
-    assert run_all([bad, good], tmp_path / "out", told) == 1
-    assert "nothing" in told.failed[bad.key]
+    recorder = Recorder()
+    assert run_all([bad, good], tmp_path / "out", recorder) == 1
+    assert "nothing" in recorder.failed[bad.key]
     assert set(read_records(tmp_path / "out" / TABLE)) == {good.key}
 
 
 def test_a_job_in_another_process_is_waited_for_and_taken_over(tmp_path):
     """Two starts in one folder share the work: neither fails, and nothing is run twice."""
     jobs = jobs_of(cells_of("table8", "smoke", 1))
-    told = [Told(), Told()]
+    recorder = [Recorder(), Recorder()]
     with ThreadPoolExecutor(2) as pool:  # file locks are held by an object, so threads are strangers too
-        found = list(pool.map(lambda one: run_all(jobs, tmp_path, one), told))
+        found = list(pool.map(lambda one: run_all(jobs, tmp_path, one), recorder))
     assert found == [0, 0]
     assert set(read_records(tmp_path / TABLE)) == {job.key for job in jobs}
 
 
 def test_a_damaged_record_is_made_again(tmp_path):
     (job,) = [job for job in jobs_of(cells_of("toy", "smoke", 1)) if job.label.startswith("6 vs 9, upright")]
-    assert run_all([job], tmp_path, Told()) == 0
+    assert run_all([job], tmp_path, Recorder()) == 0
     before = read_records(tmp_path / TABLE)[job.key]
     (tmp_path / TABLE).unlink()
     (folder_of(job, tmp_path) / "record.json").write_text("{")
-    assert run_all([job], tmp_path, Told()) == 0
+    assert run_all([job], tmp_path, Recorder()) == 0
     assert read_records(tmp_path / TABLE)[job.key].more == before.more
 
 
@@ -107,25 +107,26 @@ def test_a_folder_that_cannot_be_is_refused_in_a_line(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="cannot be written"):
-            run_all(jobs_of(cells_of("toy", "smoke", 1)), out, Told())
+            run_all(jobs_of(cells_of("toy", "smoke", 1)), out, Recorder())
 
 
 SLOW = {"run.iterations": 200, "run.checkpoint_every": 5}
 SCRIPT = """
 import json, sys
 from pathlib import Path
+from sla.recipes.load import recipe_settings
 from sla.reproduce.jobs import Job
 from sla.reproduce.runner import run_all
-from tests_told import Told
+from tests_recorder import Recorder
 jobs = [Job("train", *row) for row in json.loads(sys.argv[2])]
-told = Told()
-sys.exit(run_all(jobs, Path(sys.argv[1]), told, workers=int(sys.argv[3])))
+recorder = Recorder()
+sys.exit(run_all(jobs, Path(sys.argv[1]), recorder, workers=int(sys.argv[3])))
 """
 
 
-def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
+def test_killed_in_the_middle_it_resumes_and_repeats_nothing(tmp_path):
     """kill -9 during the second of two runs; a second start ends with the numbers of an unbroken one."""
-    settings = recipe("cifar10", "smoke")
+    settings = recipe_settings("cifar10", "smoke")
     rows = [[settings, 0, "smoke", "first"], [settings | SLOW, 0, "smoke", "second"]]
     environment = _environment(tmp_path)
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows), "1"]
@@ -143,10 +144,11 @@ def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
 
     subprocess.run(words, env=environment, check=True, timeout=300)
     assert finished.stat().st_mtime_ns == before
-    unbroken = Told()
+    unbroken = Recorder()
     assert run_all([second], tmp_path / "whole", unbroken) == 0
     ours, theirs = (read_records(tmp_path / name / TABLE)[second.key] for name in ("out", "whole"))
-    assert (ours.last_single, ours.best_single) == (theirs.last_single, theirs.best_single)
+    assert ours.scores == theirs.scores
+    assert set(ours.scores) == {"last", "best"}
     metrics = [(folder_of(second, tmp_path / n) / "metrics.csv").read_bytes() for n in ("out", "whole")]
     assert metrics[0] == metrics[1]
 
@@ -154,8 +156,8 @@ def test_killed_in_the_middle_it_goes_on_and_repeats_nothing(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds child processes in /proc")
 def test_killed_with_workers_no_process_and_no_socket_stays(tmp_path):
-    """kill -9 of the process that started them: workers, the carrier of news and the tracker all end."""
-    settings = recipe("cifar10", "smoke") | SLOW | {"run.iterations": 100_000}
+    """kill -9 of the process that started them: workers, the queue's process and the tracker all end."""
+    settings = recipe_settings("cifar10", "smoke") | SLOW | {"run.iterations": 100_000}
     rows = [[settings, seed, "smoke", "long"] for seed in range(2)]
     (tmp_path / "tmp").mkdir()
     environment = _environment(tmp_path) | {"TMPDIR": str(tmp_path / "tmp")}
@@ -184,8 +186,8 @@ def _runs(child: str) -> bool:
 
 
 def _environment(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "tests_told.py").write_text(
-        "class Told:\n    def begin(self, *a): pass\n    advance = end = begin\n"
+    (tmp_path / "tests_recorder.py").write_text(
+        "class Recorder:\n    def begin(self, *a): pass\n    advance = end = begin\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

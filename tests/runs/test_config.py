@@ -4,17 +4,16 @@ import torch
 from sla.errors import InputError
 from sla.runs.config import (
     OTHER_NAMES,
-    Config,
     OptimizerConfig,
     differing_keys,
     keys,
-    make_config,
     parse_assignment,
     read_config,
-    with_values,
     write_config,
 )
 from sla.runs.schedules import rate_factor
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.registry import make_config, with_values
 
 
 def test_a_written_configuration_comes_back_the_same(tmp_path):
@@ -50,8 +49,8 @@ def test_a_wrong_key_or_value_is_named(tree, words):
 
 
 def test_other_names_stand_for_keys_that_are_there_and_for_none_that_is():
-    ends = {key.rpartition(".")[2] for key in keys()}
-    assert set(OTHER_NAMES.values()) <= set(keys())
+    ends = {key.rpartition(".")[2] for key in keys(ClassifierConfig)}
+    assert set(OTHER_NAMES.values()) <= set(keys(ClassifierConfig))
     assert not set(OTHER_NAMES) & ends
 
 
@@ -65,12 +64,12 @@ def test_assignments_set_any_key():
         with_values({}, {"run.sed": 1})
     with pytest.raises(InputError, match="key=value"):
         parse_assignment("run.seed")
-    assert "optimizer.learning_rate" in keys()
+    assert "optimizer.learning_rate" in keys(ClassifierConfig)
 
 
 def test_differences_are_told_by_key():
     other = make_config({"run": {"seed": 1}, "method": {"views": "rot2"}})
-    assert differing_keys(Config(), other) == [
+    assert differing_keys(ClassifierConfig(), other) == [
         "method.views: 'rot4' is not 'rot2'",
         "run.seed: 0 is not 1",
     ]

@@ -11,9 +11,10 @@ import yaml
 from sla.errors import InputError
 from sla.factory import create
 from sla.methods import SLA
-from sla.runs.config import OptimizerConfig, make_config, read_config, write_config
+from sla.runs.config import OptimizerConfig, read_config, write_config
+from sla.runs.optimizer import build_optimizer
 from sla.runs.schedules import rate_factor
-from sla.tasks.classifier.build import build_optimizer
+from sla.tasks.registry import make_config
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 

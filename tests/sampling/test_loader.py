@@ -131,12 +131,7 @@ def test_a_stop_in_the_middle_changes_nothing(sampling):
 
 
 def augmented(batch):
-    ops = (
-        RandomResizedCrop(12),
-        Flip(),
-        ColorJitter(0.4, 0.4, 0.4, 0.1),
-        Normalize((0.5,) * 3, (0.2,) * 3),
-    )
+    ops = (RandomResizedCrop(12), Flip(), ColorJitter(0.4, 0.4, 0.4, 0.1), Normalize((0.5,) * 3, (0.2,) * 3))
     return Pipeline(ops)(batch.images, batch.draws, batch.aspect)
 
 
@@ -220,7 +215,7 @@ def test_other_errors_of_workers_are_one_line_too():
         list(EvalLoader(make_dataset(in_memory=False, events={7: lack_a_package}), 4, workers=1))
     with pytest.raises(SLAError, match=r"^\[Errno 5\] Input/output error: 'birds/17.jpg'$"):
         list(EvalLoader(make_dataset(in_memory=False, events={7: lose_the_disk}), 4, workers=1))
-    with pytest.raises(SLAError, match=r"^a process that reads images was ended from outside.*$"):
+    with pytest.raises(SLAError, match=r"^a worker process that reads images was killed.*$"):
         list(EvalLoader(make_dataset(in_memory=False, events={7: lambda: os._exit(9)}), 4, workers=2))
     with pytest.raises(ZeroDivisionError):  # a defect keeps its frames
         list(EvalLoader(make_dataset(in_memory=False, events={7: lambda: 1 / 0}), 4, workers=1))

@@ -1,1 +1,1 @@
-"""Doors to other libraries' loops. timm's training tasks take `sla.training.Step` as it is."""
+"""Doors to other libraries' loops. timm's training tasks take a classifier as it is."""

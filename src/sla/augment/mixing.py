@@ -1,6 +1,6 @@
-"""Mixup and CutMix: every image of a batch mixed with another one, and the share of each.
+"""Mixup and CutMix: every image of a batch is mixed with another one.
 
-Partners are taken within a process: the one draw that depends on how many processes there are.
+Partners come from the same process: the only draw that depends on the number of processes.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Mix(Protocol):
 
 @dataclass(frozen=True)
 class Mixup:
-    """lam * image + (1 - lam) * partner, lam from Beta(alpha, alpha): one a batch, or `each` its own."""
+    """lam * image + (1 - lam) * partner, lam from Beta(alpha, alpha): per batch, or per image with `each`."""
 
     alpha: float = 1.0
     probability: float = 1.0
@@ -51,10 +51,10 @@ class Mixup:
 
 @dataclass(frozen=True)
 class CutMix:
-    """A box of each image is its partner's: one box for the batch, or `each` image its own.
+    """A box of each image comes from its partner: one box per batch, or per image with `each`.
 
-    The box has 1 - lam of the area, lam from Beta(beta, beta), and any pixel may be its centre; what is
-    beyond the border is cut off, and lam becomes the exact share of pixels that are left.
+    The box has 1 - lam of the area, lam from Beta(beta, beta), and its centre may be any pixel; what lies
+    beyond the border is cut off, and lam becomes the exact share of the image's own pixels.
     """
 
     beta: float = 1.0
@@ -88,10 +88,10 @@ def blend(images: Tensor, others: Tensor, lam: Tensor) -> Tensor:
 
 
 def cut_boxes(lam: Tensor, place: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Boxes of 1 - lam of the area about `place`, and the share of pixels that is outside each.
+    """Boxes of 1 - lam of the area centred at `place`, and the share of pixels outside each.
 
     lam (n,) in [0, 1]; place (n, 2) in [0, 1). Returns int64 (n, 4), top, left, bottom and right within the
-    picture, the last two not included, and float32 (n,).
+    picture, the last two exclusive, and float32 (n,).
     """
     sides = torch.tensor([height, width])
     cut = ((1 - lam).sqrt()[:, None] * sides).long()
@@ -103,7 +103,7 @@ def cut_boxes(lam: Tensor, place: Tensor, height: int, width: int) -> tuple[Tens
 
 
 def paste_each(images: Tensor, others: Tensor, boxes: Tensor) -> Tensor:
-    """The images with a box of `others` in each; boxes (B, 4) as `cut_boxes` gives them."""
+    """The images with a box of `others` in each; boxes (B, 4) as `cut_boxes` returns them."""
     return torch.where(box_mask(boxes[:, :2], boxes[:, 2:], images), others, images)
 
 
@@ -121,16 +121,16 @@ def _draw_partners(draws: Draws, count: int) -> Tensor:
 
 
 def parse_mix(text: str | None) -> Mix | None:
-    """`cutmix(beta, probability)` or `mixup(alpha, probability)`, `each` as last word; None for `none`."""
+    """`cutmix(beta, probability)` or `mixup(alpha, probability)`, maybe with `each` last; None for `none`."""
     calls = parse_calls(text or "none", {"mixup": 3, "cutmix": 3}, "mixing", words=("mixup", "cutmix"))
     if len(calls) > 1:
-        raise InputError(f"mix: one way of mixing, not {len(calls)}: {text!r}")
+        raise InputError(f"mix: only one kind of mixing, not {len(calls)}: {text!r}")
     if not calls:
         return None
     name, given = calls[0]
     numbers, words = _numbers_and_words(given)
     if words not in ([], ["each"]) or len(numbers) > 2 or given[: len(numbers)] != numbers:
-        raise InputError(f"mix: {name} takes two numbers and perhaps the word each, not {text!r}")
+        raise InputError(f"mix: {name} takes up to two numbers and then perhaps the word each, not {text!r}")
     parameter, probability = [*numbers, *(1.0, 1.0)[len(numbers) :]]
     try:
         if name == "mixup":
@@ -146,7 +146,7 @@ def _numbers_and_words(given: list[Argument]) -> tuple[list[float], list[str]]:
 
 
 def _check(name: str, parameter: float, probability: float) -> None:
-    if not 1e-3 <= parameter <= 1e3:  # beyond, every share is 0, 1/2 or 1 to rounding
+    if not 1e-3 <= parameter <= 1e3:  # outside, every share is 0, 1/2 or 1 after rounding
         raise InputError(f"{name} must be from 0.001 to 1000, not {parameter:g}")
     if not 0 <= probability <= 1:
         raise InputError(f"the probability of mixing must be from 0 to 1, not {probability:g}")

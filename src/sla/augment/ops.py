@@ -1,6 +1,6 @@
-"""Label-keeping augmentation of whole batches on their device: each image has random parameters of its own.
+"""Label-keeping augmentation of whole batches on their device: each image has its own random parameters.
 
-An op draws the parameters for the pure functions of `transforms`; a pipeline puts ops into their fixed
+An op draws the parameters for the pure functions of `transforms`; a pipeline applies ops in their fixed
 order. Images are uint8 (B, C, H, W) until `Normalize`.
 """
 
@@ -27,11 +27,16 @@ from sla.augment.transforms import (
 from sla.errors import InputError, nearest
 from sla.sampling.draws import Draws
 
+MIRRORED, UPSIDE_DOWN = "horizontal flip", "vertical flip"  # elements of views; together a rotation by 180
 STAGES = ("policy", "crop", "flip", "color", "normalize", "cutout")  # the order in which ops are applied
 
 
 class Op(Protocol):
-    """One augmentation of a batch; `stage` is its place among STAGES."""
+    """One augmentation of a batch; `stage` is its place among STAGES.
+
+    An op that may turn an image into another view of it says so by a property `reaches`: the elements it
+    may produce (as in `Views.elements`), each with the reason.
+    """
 
     stage: ClassVar[str]
 
@@ -48,7 +53,7 @@ class RandomCrop:
     stage: ClassVar[str] = "crop"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.padding <= self.size:  # beyond it a window could miss the image
+        if not 0 <= self.padding <= self.size:  # with more, a window could miss the image
             raise InputError(f"padding must be from 0 to the crop's size {self.size}, not {self.padding}")
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
@@ -64,7 +69,7 @@ class RandomCrop:
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A box of random area and shape, by the original picture's proportions, resampled to size x size."""
+    """A box of random area and shape, in the proportions of the original image, resampled to size x size."""
 
     size: int
     scale: tuple[float, float] = (0.08, 1.0)
@@ -112,7 +117,7 @@ class CenterWindow:
         """(B, C, H, W) -> (B, C, size, size)."""
         above, left = ((self.size - side) // 2 for side in images.shape[2:])
         below, right = self.size - images.shape[2] - above, self.size - images.shape[3] - left
-        return F.pad(images, [left, right, above, below])  # less than none cuts off
+        return F.pad(images, [left, right, above, below])  # a negative border cuts off
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,11 @@ class Flip:
     def __post_init__(self) -> None:
         _check_probability("a flip", self.probability)
 
+    @property
+    def reaches(self) -> dict[str, str]:
+        """A mirror image."""
+        return {MIRRORED: "flip"} if self.probability else {}
+
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         which = draws.uniform("flip")[:, 0] < self.probability
@@ -155,6 +165,11 @@ class VerticalFlip:
 
     def __post_init__(self) -> None:
         _check_probability("a flip", self.probability)
+
+    @property
+    def reaches(self) -> dict[str, str]:
+        """An image upside down and mirrored."""
+        return {UPSIDE_DOWN: "vflip"} if self.probability else {}
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -176,6 +191,12 @@ class ColorJitter:
         if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
             raise InputError(f"strengths must not be negative, and hue at most 0.5: {self}")
 
+    @property
+    def reaches(self) -> dict[str, str]:
+        """A third of the colour circle is a channel permutation."""
+        reason = f"jitter with hue {self.hue:g} shifts colours by a third of the colour circle or more"
+        return {"channels GBR": reason, "channels BRG": reason} if self.hue >= 1 / 3 else {}
+
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         strength = torch.tensor([self.brightness, self.contrast, self.saturation, self.hue])
@@ -184,13 +205,13 @@ class ColorJitter:
         uniform = draws.uniform("color_jitter", 8)
         factors = torch.lerp(lowest, middle + strength, uniform[:, :4])
         order = uniform[:, 4:].argsort(1)
-        order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: spare its cost
+        order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: skip it
         return color_jitter(images, factors, order)
 
 
 @dataclass(frozen=True)
 class Normalize:
-    """(x - mean) / std by channel, of pixels in [0, 1]; uint8 becomes float32."""
+    """(x - mean) / std per channel, of pixels in [0, 1]; uint8 becomes float32."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -207,7 +228,7 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Cutout:
-    """A size x size box of zeros, which is the mean after `Normalize`; its centre may be any pixel."""
+    """A size x size box of zeros, which is the mean after `Normalize`; centred at any pixel."""
 
     size: int
     probability: float = 1.0
@@ -222,14 +243,14 @@ class Cutout:
         """(B, C, H, W) -> the same shape."""
         uniform = draws.uniform("cutout", 3)
         centre = (uniform[:, :2] * torch.tensor(images.shape[2:])).long()
-        start = centre - self.size // 2  # before the border or beyond it: that part is not there
+        start = centre - self.size // 2  # what lies beyond the border is ignored
         sides = torch.where(uniform[:, 2:] < self.probability, self.size, 0)
         return erase(images, start, start + sides)
 
 
 @dataclass(frozen=True)
 class RandomErasing:
-    """A box of zeros of random area and shape, somewhere inside, with the given probability."""
+    """A box of zeros of random area and shape inside the image, with the given probability."""
 
     probability: float = 0.5
     scale: tuple[float, float] = (0.02, 1 / 3)
@@ -254,7 +275,7 @@ class RandomErasing:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Ops in the order of their STAGES, whatever order they are given in; the result is float32."""
+    """Ops, applied in the order of STAGES whatever order they are given in; the result is float32."""
 
     ops: tuple[Op, ...]
 

@@ -1,6 +1,6 @@
 """Label-keeping augmentation as text: `crop(4), flip` or `autoaugment, crop(4), flip, cutout(16)`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from sla.augment.ops import (
+    MIRRORED,
+    UPSIDE_DOWN,
     CenterCrop,
     CenterWindow,
     ColorJitter,
@@ -31,7 +33,7 @@ from sla.sampling.draws import Draws
 
 @dataclass(frozen=True)
 class Channels:
-    """Grey pictures for a model of one channel, three equal channels for one of three."""
+    """Converts to the model's number of channels: grey for one, three equal channels for three."""
 
     count: int
     stage: ClassVar[str] = "policy"
@@ -43,7 +45,7 @@ class Channels:
         if images.shape[1] == 1:
             return images.expand(-1, self.count, -1, -1)
         if self.count != 1:
-            raise InputError(f"images of {images.shape[1]} channels for a model of {self.count}")
+            raise InputError(f"images with {images.shape[1]} channels for a model of {self.count}")
         grey = images.float() * torch.tensor(LUMA, device=images.device)[:, None, None]
         return grey.sum(1, keepdim=True).round().to(torch.uint8)
 
@@ -66,18 +68,20 @@ def _auto(size: int, name: str | float = "cifar10") -> Op:
 
 def _jitter(size: int, *strengths: float) -> Op:
     if not strengths:
-        raise InputError("jitter takes up to 4 numbers, and one at least")
+        raise InputError("jitter takes 1 to 4 numbers")
     return ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3))
 
 
 def _cutout(size: int, side: float = 16, probability: float = 1.0) -> Op:
-    if side > size:  # around the middle it would leave nothing of the picture
-        raise InputError(f"the box's side must be at most that of the picture, {size}, not {side:g}")
+    if side > size:  # at the centre it would erase the whole image
+        raise InputError(f"the box's side must be at most that of the image, {size}, not {side:g}")
     return Cutout(_whole(side, "the box's side"), probability)
 
 
 AUTOAUGMENT = ("cifar10", "imagenet")
-KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes; the first is always the size
+KNOWN: dict[
+    str, tuple[int, Callable[..., Op]]
+] = {  # the most arguments, and the maker, whose first is the size
     "autoaugment": (1, _auto),
     "randaugment": (2, _rand),
     "trivialaugment": (0, lambda size: TrivialAugment()),
@@ -92,7 +96,7 @@ KNOWN: dict[str, tuple[int, Callable[..., Op]]] = {  # most arguments each takes
         lambda size, probability=0.5, low=0.02, high=1 / 3: RandomErasing(probability, (low, high)),
     ),
 }
-POLICIES = ("autoaugment", "randaugment", "trivialaugment", "policy")  # one of them at most
+POLICIES = ("autoaugment", "randaugment", "trivialaugment", "policy")  # at most one of them
 
 
 def train_pipeline(
@@ -102,16 +106,16 @@ def train_pipeline(
     std: tuple[float, ...],
     policies: Mapping[str, Any] | None = None,
 ) -> Pipeline:
-    """What a training batch goes through: the ops of the text in their fixed order, then normalisation.
+    """The pipeline of training: the ops of the text in their fixed order, and normalisation.
 
     First one of `autoaugment(cifar10 or imagenet)`, `randaugment(operations, magnitude of 10)`,
     `trivialaugment` and `policy(a file, or a policy of this package)`; then `crop(padding)` or
     `resized(smallest share of the area, largest)`, `flip(probability)`, `vflip(probability)`,
-    `jitter(brightness, contrast, saturation, hue)`, one number serving the first three; after
+    `jitter(brightness, contrast, saturation, hue)`, one number stands for the first three; after
     normalisation `cutout(side, probability)` and `erasing(probability, smallest share, largest)`. `none`
     is nothing. The result is size x size: without `crop` and `resized`, whole images of another size are
-    resampled. `policies` has the sub-policies of files by their names, as `read_policies` gives it;
-    those that it lacks are read.
+    resampled. `policies` has the sub-policies of policy files by name, as `read_policies` returns them;
+    missing ones are read.
     """
     ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
     for name, arguments in _calls(text):
@@ -130,11 +134,10 @@ def train_pipeline(
 
 
 def eval_pipeline(text: str, size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> Pipeline:
-    """What a test image goes through, to the size x size that training saw, each thing at the same scale.
+    """The pipeline of evaluation: size x size as in training, with objects at the same scale.
 
-    After `resized` the centre of the picture as `CenterCrop` takes it, after `crop` the window in the middle,
-    else the whole image, resampled. Of an image that is already size x size the last two change nothing.
-    No file is read.
+    After `resized` it is a `CenterCrop`, after `crop` the window in the middle, else the whole image,
+    resampled. The last two leave an image that is already size x size unchanged. No file is read.
     """
     names = [name for name, _ in _calls(text)]
     middle: Op = Resize(size)
@@ -153,39 +156,27 @@ def read_policies(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_policy(text: str) -> None:
-    """Refuse a text that names a policy, where a policy is what is looked for."""
+    """Refuse a text that names a policy, for a search whose result is a policy."""
     named = [name for name, _ in _calls(text) if name in POLICIES]
     if named:
-        raise InputError(f"augmentation {text!r}: {named[0]} is a policy, and one is what is searched for")
+        raise InputError(f"augmentation {text!r}: leave out {named[0]}: the search itself finds a policy")
 
 
-def find_contradictions(pipeline: Pipeline, views: tuple[str, ...]) -> list[str]:
-    """Why label-keeping ops may make of an image what one of its views is, under another label.
+def find_contradictions(pipeline: Pipeline, elements: Collection[str]) -> list[str]:
+    """Why label-keeping ops may produce one of these elements of views, which has another label.
 
-    views: their names, `90°` and `GBR` or joined by spaces as in `90° GBR`. A view that is reached by chance
-    alone counts as well: its label then says two things about one picture.
+    elements: as in `Views.elements`, e.g. `rotation by 90` or `channels GBR`. An element that is reached by
+    chance alone counts as well: the same picture then has two labels.
     """
-    parts = {part for view in views for part in view.split()}
-    reasons = []
-    kinds = {type(op) for op in pipeline.ops}
-    if {Flip, VerticalFlip} <= kinds and "180°" in parts:
-        reasons.append("flip and vflip together are a rotation by 180°")
+    reached: dict[str, list[str]] = {}  # by reason
     for op in pipeline.ops:
-        most = getattr(op, "most_degrees", 0.0)
-        reached = [
-            f"{angle}°"
-            for angle in (90, 180, 270)
-            if min(angle, 360 - angle) <= most and f"{angle}°" in parts
-        ]
-        if reached:
-            reasons.append(
-                f"{type(op).__name__} turns images by up to {most:g}°, so by {' and '.join(reached)}"
-            )
-        if isinstance(op, ColorJitter) and op.hue >= 1 / 3 and {"GBR", "BRG"} & parts:
-            reasons.append(
-                f"jitter with hue {op.hue:g} turns colours by a third of their circle: GBR and BRG"
-            )
-    return reasons
+        for element, reason in getattr(op, "reaches", {}).items():
+            reached.setdefault(reason, []).append(element)
+    produced = {element for some in reached.values() for element in some}
+    if {MIRRORED, UPSIDE_DOWN} <= produced:
+        reached["flip and vflip together"] = ["rotation by 180"]
+    found = ((reason, [one for one in some if one in elements]) for reason, some in reached.items())
+    return [f"{reason}: {', '.join(some)}" for reason, some in found if some]
 
 
 def _calls(text: str) -> list[Call]:
@@ -194,7 +185,7 @@ def _calls(text: str) -> list[Call]:
     calls = parse_calls(text, most, "augmentation", words=("autoaugment", "policy"))
     chosen = [name for name, _ in calls if name in POLICIES]
     if len(chosen) > 1:
-        raise InputError(f"augmentation {text!r}: one policy, not {' and '.join(chosen)}")
+        raise InputError(f"augmentation {text!r}: at most one policy, not {' and '.join(chosen)}")
     if ("policy", []) in calls:
         raise InputError(f"augmentation 'policy' in {text!r} needs a file: policy(file.json)")
     return calls

@@ -2,7 +2,7 @@
 
 A policy file is JSON: a list of sub-policies, each a list of [operation, probability, magnitude] as Fast
 AutoAugment publishes them, or an object with that list as `sub_policies`, the largest magnitude as `scale` (1
-unless it says otherwise), and whatever else it tells. Magnitudes go evenly through the ranges of SCALES.
+by default), and any other keys. Magnitudes map linearly to the ranges of SCALES.
 """
 
 import json
@@ -20,7 +20,7 @@ from sla.disk import reason
 from sla.errors import InputError, nearest, shown
 from sla.sampling.draws import Draws
 
-LARGEST_FILE = 4 << 20  # bytes; the largest published policy has 60 thousand
+LARGEST_FILE = 4 << 20  # bytes; the largest published policy has 60,000
 BINS = 30  # TrivialAugment's strengths are 0 to 30 thirtieths
 
 
@@ -30,8 +30,8 @@ class Scale(NamedTuple):
     operation: str
     low: float = 0.0
     high: float = 1.0
-    signed: bool = False  # turned to the other side half of the time
-    share: bool = False  # low and high are shares of the picture's side
+    signed: bool = False  # negated half of the time
+    share: bool = False  # low and high are fractions of the image's side
 
 
 SCALES = {  # Fast AutoAugment's names and ranges, and two more
@@ -65,12 +65,12 @@ class Strength(NamedTuple):
     operation: str
     none: float = 0.0
     full: float = 0.0
-    signed: bool = False  # either side of `none`
+    signed: bool = False  # to either side of `none`
     share: bool = False
 
 
 def _strengths(shear: float, shift: float, share: bool, turn: float, tone: float, bits: int) -> tuple:
-    """The 14 operations of RandAugment and TrivialAugment; each does least at strength 0."""
+    """The 14 operations of RandAugment and TrivialAugment; each has its weakest effect at strength 0."""
     return (
         Strength(""),
         Strength("autocontrast"),
@@ -93,12 +93,18 @@ def _degrees(table: tuple[Strength, ...]) -> float:
     return next(row.full for row in table if row.operation == "rotate")
 
 
+def _rotations(what: str, most: float) -> dict[str, str]:
+    """The rotations of views that are within +- `most` degrees, as an op's `reaches`."""
+    reason = f"{what} rotates images by up to {most:g} degrees"
+    return {f"rotation by {angle}": reason for angle in (90, 180, 270) if min(angle, 360 - angle) <= most}
+
+
 Entry = tuple[str, float, float]  # operation, probability, magnitude from 0 to 1
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One of the sub-policies for each image, its operations in turn, each with its probability."""
+    """One of the sub-policies for each image: its operations in order, each with its probability."""
 
     sub_policies: tuple[tuple[Entry, ...], ...]
     stage: ClassVar[str] = "policy"
@@ -119,14 +125,14 @@ class Policy:
         return np.array(rows, np.float64)
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
+    def reaches(self) -> dict[str, str]:
+        """Rotations up to the largest angle of a sub-policy."""
         low, high = SCALES["Rotate"].low, SCALES["Rotate"].high
-        turns = (
+        angles = (
             [abs(low + (high - low) * m) for name, p, m in sub if name == "Rotate" and p]
             for sub in self.sub_policies
         )
-        return max((sum(turn) for turn in turns), default=0.0)
+        return _rotations("the policy", max((sum(angle) for angle in angles), default=0.0))
 
     def plain(self) -> list[list[list[Any]]]:
         """The sub-policies as a policy file has them, magnitudes from 0 to 1."""
@@ -147,7 +153,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`count` of RAND's operations for each image, any of them, all at `magnitude` of 10."""
+    """`count` random operations of RAND for each image, all at `magnitude` out of 10."""
 
     count: int = 2
     magnitude: float = 9.0
@@ -160,9 +166,9 @@ class RandAugment:
             raise InputError(f"the magnitude must be from 0 to 10, not {self.magnitude:g}")
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
-        return self.count * _degrees(RAND) * self.magnitude / 10
+    def reaches(self) -> dict[str, str]:
+        """Rotations, each of its operations being one."""
+        return _rotations("randaugment", self.count * _degrees(RAND) * self.magnitude / 10)
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
@@ -175,14 +181,14 @@ class RandAugment:
 
 @dataclass(frozen=True)
 class TrivialAugment:
-    """One operation for each image at a strength of its own: TrivialAugment (Wide)."""
+    """One random operation at a random strength for each image: TrivialAugment (Wide)."""
 
     stage: ClassVar[str] = "policy"
 
     @property
-    def most_degrees(self) -> float:
-        """The largest angle by which an image may be turned."""
-        return _degrees(WIDE)
+    def reaches(self) -> dict[str, str]:
+        """Rotations."""
+        return _rotations("trivialaugment", _degrees(WIDE))
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> the same shape."""
@@ -193,7 +199,7 @@ class TrivialAugment:
 def _strengthen(
     images: Tensor, table: tuple[Strength, ...], uniform: np.ndarray, strength: np.ndarray
 ) -> Tensor:
-    """One operation of the table for each image; uniform (B, 2) chooses it and its side."""
+    """One operation of the table for each image; uniform (B, 2) chooses it and its sign."""
     rows = np.array([[NUMBER.get(row[0], NOTHING), *row[1:]] for row in table], np.float64)
     kind, none, full, signed, share = rows[(uniform[:, 0] * len(table)).astype(int)].T
     change = (full - none) * strength
@@ -204,7 +210,7 @@ def _strengthen(
 
 
 def _pixels(value: np.ndarray, share: np.ndarray, kind: np.ndarray, images: Tensor) -> np.ndarray:
-    """Shares of the picture's side as pixels: of its height for shifts down, else of its width."""
+    """Fractions of the image's side as pixels: of its height for vertical shifts, else of its width."""
     sides = np.where(kind == NUMBER["translate_y"], images.shape[2], images.shape[3])
     return np.where(share > 0, value * sides, value)
 
@@ -235,11 +241,11 @@ def read_policy(source: str | Path) -> Any:
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{shown(name)}: not a policy: no JSON in it") from None
+        raise InputError(f"{shown(name)}: not a policy: not JSON") from None
 
 
 def make_policy(content: Any, where: str) -> Policy:
-    """The policy of a file's content; what is wrong is named with the file and the entry."""
+    """The policy in a file's content; errors name the file and the entry."""
     scale: Any = 1.0
     if isinstance(content, dict):
         scale, content = content.get("scale", 1.0), content.get("sub_policies")
@@ -276,7 +282,7 @@ def _entry(entry: Any, scale: float, place: str) -> Entry:
 
 
 def _is_number(value: Any) -> bool:
-    # A whole number may be too large for a float; nothing of a policy is that large.
+    # An int may be too large for a float; no number of a policy is that large.
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 

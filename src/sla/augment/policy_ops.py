@@ -1,20 +1,20 @@
-"""The operations of augmentation policies on whole batches: one operation and one magnitude an image.
+"""The operations of augmentation policies on whole batches: one operation and one magnitude per image.
 
 Images are uint8 (B, C, H, W), C 1 or 3, in and out. Each is Pillow's operation to the bit (ImageOps,
-ImageEnhance, Image.transform with the nearest pixel), black where a picture was moved away. Magnitudes:
+ImageEnhance, Image.transform with the nearest pixel), black where an image was moved away. Magnitudes:
 
-    shear_x, shear_y            pixels of shift a row or column
+    shear_x, shear_y            pixels of shift per row or column
     translate_x, translate_y    pixels, to the nearest
     rotate                      degrees, counter-clockwise
     solarize                    the level from which pixels are inverted
     solarize_add                what is added to pixels below 128
-    posterize                   bits that are kept, at least 1
+    posterize                   bits that remain, at least 1
     contrast, brightness, color, sharpness      ImageEnhance's factor
-    cutout                      pixels a side of a grey box
+    cutout                      pixels per side of a grey box
     autocontrast, invert, equalize              none
 
-Three kinds of work: pixels moved by an index, levels looked up in a table, and the two that mix pixels. An
-image pays for the operation it gets, and images of one kind of work share the call.
+Three kinds of work: pixels moved by an index, levels looked up in a table, and the two that mix pixels. Each
+image costs only its own operation, and images of one kind of work share the call.
 """
 
 import math
@@ -40,23 +40,23 @@ TABLES = (
 )
 OPERATIONS = (*MOVES, *TABLES, "color", "sharpness", "cutout")
 NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
-NOTHING = -1  # the number of no operation
-GREY = (125, 123, 114)  # what a policy's cutout leaves: the mean of CIFAR-10, as in Fast AutoAugment
-FIXED = 1 << 16  # Pillow counts places in fixed point, with 16 bits behind the point
+NOTHING = -1  # stands for no operation
+GREY = (125, 123, 114)  # the colour of a policy's cutout: the mean of CIFAR-10, as in Fast AutoAugment
+FIXED = 1 << 16  # Pillow's coordinates are fixed point, with 16 fractional bits
 
 
 def apply_operations(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.ndarray) -> Tensor:
-    """Each image through an operation of its own.
+    """Apply to each image its own operation.
 
     Args:
         images: uint8 (B, C, H, W).
         kind: int (B,), numbers of OPERATIONS or NOTHING.
         magnitude: float (B,).
-        place: (B, 2) in [0, 1), where the centre of a cutout is: row and column, as shares.
+        place: (B, 2) in [0, 1), the centre of a cutout: row and column, as fractions.
     """
     if images.dtype != torch.uint8:
-        raise InputError(f"images must be uint8, as they are before they are normalised, not {images.dtype}")
-    # Images in the order of their operations: then each work is on a slice, and nothing is scattered.
+        raise InputError(f"images must be uint8, as they are before normalisation, not {images.dtype}")
+    # Images sorted by operation: each kind of work is then on a slice.
     order = np.argsort(kind, kind="stable")
     kind, magnitude, place = kind[order], magnitude[order], place[order]
     ordered = images.index_select(0, torch.from_numpy(order).to(images.device))
@@ -71,16 +71,6 @@ def apply_operations(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, pl
         start = stop
     back = torch.from_numpy(np.argsort(order)).to(images.device)
     return torch.cat(done).index_select(0, back)
-
-
-def operate(
-    images: Tensor, name: str, magnitude: float | np.ndarray = 0.0, place: np.ndarray | None = None
-) -> Tensor:
-    """One operation by its name for the whole batch; magnitude (B,) or one for all."""
-    count = len(images)
-    magnitudes = np.broadcast_to(np.asarray(magnitude, np.float64), (count,))
-    places = np.full((count, 2), 0.5) if place is None else place
-    return apply_operations(images, np.full(count, NUMBER[name]), magnitudes, places)
 
 
 def affine(images: Tensor, matrix: np.ndarray) -> Tensor:
@@ -105,7 +95,7 @@ def affine(images: Tensor, matrix: np.ndarray) -> Tensor:
 
 
 def _move(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.ndarray) -> Tensor:
-    """Shears, shifts and rotations, as one affine transform with a matrix an image."""
+    """Shears, shifts and rotations, as one affine transform with a matrix per image."""
     height, width = images.shape[2:]
     matrix = np.tile(np.array([1.0, 0, 0, 0, 1, 0]), (len(images), 1))
     whole = np.floor(magnitude + 0.5)  # Pillow's rule for shifts: exact, not in fixed point
@@ -119,14 +109,14 @@ def _move(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.nda
     turned = kind == NUMBER["rotate"]
     angle = -np.radians(magnitude[turned])
     cosine, sine = np.cos(angle), np.sin(angle)
-    x, y = width / 2, height / 2  # what stays in its place
+    x, y = width / 2, height / 2  # the centre of the rotation
     across, down = x - cosine * x - sine * y, y + sine * x - cosine * y
     matrix[turned] = np.stack([cosine, sine, across, -sine, cosine, down], 1)
     return affine(images, matrix)
 
 
 def _look_up(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.ndarray) -> Tensor:
-    """Operations that change a level whatever its place, by one table an image and channel."""
+    """Operations that change a level whatever its place, by one table per image and channel."""
     tables = []
     starts = np.flatnonzero(np.diff(kind, prepend=NOTHING))
     for start, stop in zip(starts, [*starts[1:], len(kind)], strict=True):
@@ -136,7 +126,7 @@ def _look_up(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.
 
 
 def _tables(name: str, images: Tensor, value: np.ndarray) -> Tensor:
-    """uint8 (b, C or 1, 256): what becomes of each level; value (b, 1, 1)."""
+    """uint8 (b, C or 1, 256): the new value of each level; value (b, 1, 1)."""
     levels = np.arange(256)
     if name == "autocontrast":
         return _autocontrast_table(images)
@@ -159,7 +149,7 @@ def _tables(name: str, images: Tensor, value: np.ndarray) -> Tensor:
 
 
 def _autocontrast_table(images: Tensor) -> Tensor:
-    """Each channel's darkest level to 0 and its lightest to 255; one level alone stays."""
+    """Each channel's darkest level to 0 and its lightest to 255; a single level stays."""
     levels = torch.arange(256, dtype=torch.float64, device=images.device)
     pixels = images.flatten(2)
     low, high = pixels.amin(2, keepdim=True).double(), pixels.amax(2, keepdim=True).double()
@@ -170,7 +160,7 @@ def _autocontrast_table(images: Tensor) -> Tensor:
 
 
 def _equalize_table(images: Tensor) -> Tensor:
-    """Levels spread so that each is about as frequent; by Pillow's whole-number rule."""
+    """Levels spread so that each is about as frequent; by Pillow's integer rule."""
     pixels = images.flatten(2).flatten(0, 1)
     starts = torch.arange(0, 256 * len(pixels), 256, device=images.device)[:, None]
     counts = torch.bincount((pixels + starts).flatten(), minlength=256 * len(pixels)).view(-1, 256)
@@ -183,14 +173,14 @@ def _equalize_table(images: Tensor) -> Tensor:
 
 
 def _color(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.ndarray) -> Tensor:
-    """ImageEnhance.Color: towards or away from the grey picture; a grey one stays."""
+    """ImageEnhance.Color: towards or away from the grey image; a grey one stays."""
     if images.shape[1] == 1:
         return images
     return _blend(_grey(images)[:, None], images, _factors(magnitude, images))
 
 
 def _sharpen(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.ndarray) -> Tensor:
-    """ImageEnhance.Sharpness: towards or away from a smoothed picture; its outermost pixels stay."""
+    """ImageEnhance.Sharpness: towards or away from the smoothed image; its outermost pixels stay."""
     if min(images.shape[2:]) < 3:
         return images
     pixels = images.short()
@@ -198,7 +188,7 @@ def _sharpen(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.
     total = lines[..., :-2] + lines[..., 1:-1] + lines[..., 2:]
     inner = pixels[:, :, 1:-1, 1:-1]
     total.add_(inner, alpha=4)
-    # By 13 to the nearest, as a product: whole-number division is slow. Right for every sum there can be.
+    # Divided by 13 and rounded, as a product: integer division is slow. Exact for every possible sum.
     smooth = total.int().add_(6).mul_(20165).bitwise_right_shift_(18)
     out = images.clone()
     out[:, :, 1:-1, 1:-1] = _blend(smooth, inner, _factors(magnitude, images))
@@ -215,7 +205,7 @@ def _cut_out(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.
     return torch.where(box_mask(torch.from_numpy(start), torch.from_numpy(end), images), color, images)
 
 
-WORKS = (  # what is done up to which of OPERATIONS
+WORKS = (  # the last of OPERATIONS that each kind of work covers
     (NUMBER[MOVES[-1]], _move),
     (NUMBER[TABLES[-1]], _look_up),
     (NUMBER["color"], _color),
@@ -225,7 +215,7 @@ WORKS = (  # what is done up to which of OPERATIONS
 
 
 def _grey(images: Tensor) -> Tensor:
-    """int32 (B, H, W): what Pillow's mode L shows, in its whole numbers."""
+    """int32 (B, H, W): as Pillow's mode L, in integers."""
     if images.shape[1] == 1:
         return images[:, 0].int()
     red, green, blue = images.int().unbind(1)
@@ -234,7 +224,7 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _mean_grey(images: Tensor) -> Tensor:
-    """(b, 1, 1): the mean of the grey picture, to the nearest level."""
+    """(b, 1, 1): the mean of the grey image, to the nearest level."""
     total, count = _grey(images).flatten(1).sum(1), images.shape[2] * images.shape[3]
     return (total.double() / count + 0.5).floor_()[:, None, None]
 
@@ -244,6 +234,6 @@ def _factors(magnitude: np.ndarray, images: Tensor) -> Tensor:
 
 
 def _blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
-    """base + factor * (images - base) in float32, as Pillow's blend; what is behind the point is cut off."""
+    """base + factor * (images - base) in float32, as Pillow's blend; truncated to integers."""
     base = base.float()
     return (images - base).mul_(factor).add_(base).clamp_(0, 255).to(torch.uint8)

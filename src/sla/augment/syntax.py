@@ -8,26 +8,26 @@ from sla.errors import InputError, nearest
 
 Argument = float | str
 Call = tuple[str, list[Argument]]
-INNER = r'\(((?:[^()"]|"[^"]*")*)\)'  # what stands between brackets; in quotes, more of them
-QUOTING = 'a name with commas or brackets goes in double quotes, as in policy("a (1).json")'
+INNER = r'\(((?:[^()"]|"[^"]*")*)\)'  # the text between brackets; in quotes it may contain brackets
+QUOTING = 'put a name with commas or brackets in double quotes, as in policy("a (1).json")'
 
 
 def quoted(name: str) -> str:
-    """A name as the language takes it."""
+    """A name, quoted if the language needs that."""
     return f'"{name}"' if re.search("[,()]", name) else name
 
 
 def parse_calls(text: str, most: dict[str, int], what: str, words: Collection[str] = ()) -> list[Call]:
     """`a, b(1, 2), c(file.json)` -> [("a", []), ("b", [1.0, 2.0]), ("c", ["file.json"])]; each name once.
 
-    most: how many arguments each name takes. words: names that take words beside numbers; a word with commas
-    or brackets in it stands in double quotes. `none` is nothing.
+    most: how many arguments each name takes. words: names that take words as well as numbers; a word with
+    commas or brackets must be in double quotes. `none` is nothing.
     """
     found: list[Call] = []
     parts = (match[0].strip() for match in re.finditer(rf"[^,()\"]+(?:{INNER})?|[()\"]", text))
     for part in filter(None, parts):
         if part in ("(", ")", '"'):
-            raise InputError(f"{what} {text!r}: {part} stands alone; {QUOTING}")
+            raise InputError(f"{what} {text!r}: {part} is unmatched; {QUOTING}")
         call = re.fullmatch(rf"(\w+)\s*(?:{INNER})?", part)
         name = call[1] if call else part
         if call is None or name not in (*most, "none"):
@@ -35,7 +35,7 @@ def parse_calls(text: str, most: dict[str, int], what: str, words: Collection[st
         inner = (word.strip() for word in re.findall(r'(?:[^,"]|"[^"]*")+', call[2] or ""))
         given = [_argument(word) for word in inner if word]
         if name not in words and any(isinstance(argument, str) for argument in given):
-            raise InputError(f"{what} {part!r} in {text!r}: only numbers go between brackets")
+            raise InputError(f"{what} {part!r} in {text!r}: only numbers are allowed in brackets")
         if name == "none":
             continue
         if any(name == other for other, _ in found):

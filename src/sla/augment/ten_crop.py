@@ -1,4 +1,4 @@
-"""Ten-crop: the corners and the centre of a picture, each also mirrored, as ten pipelines to average over."""
+"""Ten-crop: the corners and the centre of an image, each also mirrored, as ten pipelines to average over."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,15 +10,15 @@ from sla.augment.ops import CenterCrop, Pipeline
 from sla.augment.transforms import resized_crop
 from sla.sampling.draws import Draws
 
-SHARE = 7 / 8  # of the side of a picture: 28 of 32 pixels, 224 of 256
+SHARE = 7 / 8  # of the image's side: 28 of 32 pixels, 224 of 256
 PLACES = ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.5, 0.5))  # (down, across)
 
 
 @dataclass(frozen=True)
 class PlacedCrop:
-    """A square of the picture, its side `share` of the shorter one, at a place from 0 to 1 down and across.
+    """A square of the image, its side `share` of the shorter one, at a position from 0 to 1 down and across.
 
-    With `whole` the stored image counts as the picture, else the picture as it was before it was stored.
+    With `whole` it is a square of the stored image, else of the original, before it was resized.
     """
 
     size: int
@@ -39,10 +39,10 @@ class PlacedCrop:
 
 
 def ten_crop_pipelines(evaluation: Pipeline, size: int) -> list[Pipeline]:
-    """The ten pipelines in place of the one that a test image goes through to `size` x `size`.
+    """The ten pipelines that replace the one of evaluation at `size` x `size`.
 
-    Where that one takes the centre of a photograph, each gives a square as large at its own place. Else the
-    image is smaller than its crops' network saw in training: each gives 7/8 of the side, not resampled.
+    If that one crops the centre of a photograph, each crops a square of the same size at its own position.
+    Else each crops 7/8 of the side without resampling: the network sees smaller images than in training.
     """
     centre = next((op for op in evaluation.ops if isinstance(op, CenterCrop)), None)
     share = centre.share if centre else SHARE

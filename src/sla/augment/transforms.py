@@ -1,6 +1,6 @@
-"""Pure functions on whole batches of images, with one parameter an image: crops, flips, colours.
+"""Pure functions on whole batches of images, with one parameter per image: crops, flips, colours.
 
-Images are uint8 (B, C, H, W) where nothing else is said; C is 1 or 3.
+Images are uint8 (B, C, H, W) unless stated otherwise; C is 1 or 3.
 """
 
 import math
@@ -14,7 +14,7 @@ from sla.errors import InputError
 
 TRIES = 10  # boxes that RandomResizedCrop tries before it falls back to the centre
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-PART = 1 << 20  # numbers of an image batch that are worked on at a time
+PART = 1 << 20  # values of an image batch that are processed at a time
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: the grey that Pillow's mode L shows
 
 
@@ -27,7 +27,7 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     """(images - mean) / std by channel, float32; uint8 images are first scaled to [0, 1]."""
     channels = images.shape[1]
     if not len(mean) == len(std) == channels:
-        raise InputError(f"{len(mean)} means and {len(std)} deviations for images of {channels} channels")
+        raise InputError(f"{len(mean)} means and {len(std)} stds for images with {channels} channels")
     unit = 255.0 if images.dtype == torch.uint8 else 1.0
     scale = torch.tensor([1 / (unit * s) for s in std], device=images.device)
     shift = torch.tensor([m / s for m, s in zip(mean, std, strict=True)], device=images.device)
@@ -47,17 +47,17 @@ def pad_crop(images: Tensor, top: Tensor, left: Tensor, size: int, padding: int)
 
 def flip(images: Tensor, which: Tensor) -> Tensor:
     """Mirror left and right the images for which `which`, bool (B,), is true."""
-    both = torch.cat([images, images.flip(3)])  # choosing whole images is four times as fast as torch.where
+    both = torch.cat([images, images.flip(3)])  # selecting whole images is four times as fast as torch.where
     return both.index_select(0, torch.arange(len(images), device=images.device) + len(images) * which)
 
 
 def erase(images: Tensor, start: Tensor, end: Tensor) -> Tensor:
-    """Zero in a box of each image, from `start` up to, without, `end`: rows and columns, (B, 2) each."""
+    """Zero in a box of each image, from `start` to `end`, exclusive: rows and columns, (B, 2) each."""
     return images.masked_fill(box_mask(start, end, images), 0)
 
 
 def box_mask(start: Tensor, end: Tensor, images: Tensor) -> Tensor:
-    """Boolean (B, 1, H, W): true from `start` up to, without, `end`: rows and columns, (B, 2) each."""
+    """Boolean (B, 1, H, W): true from `start` to `end`, exclusive: rows and columns, (B, 2) each."""
     start, end = start.to(images.device), end.to(images.device)
     row = torch.arange(images.shape[2], device=images.device)
     column = torch.arange(images.shape[3], device=images.device)
@@ -69,8 +69,8 @@ def box_mask(start: Tensor, end: Tensor, images: Tensor) -> Tensor:
 def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Resample each image's box to size x size; uint8 in, uint8 out.
 
-    boxes: (B, 4), top, left, height and width as shares of the picture. The filter is Pillow's bilinear
-    one, which widens when it shrinks, so nothing aliases: `Image.resize((size, size), BILINEAR, box)` to
+    boxes: (B, 4), top, left, height and width as fractions of the image. The filter is Pillow's bilinear
+    one, which is antialiased: `Image.resize((size, size), BILINEAR, box)` to
     within one level of 255.
     """
     _require_bytes(images)
@@ -100,8 +100,8 @@ def random_boxes(
 ) -> Tensor:
     """Boxes (B, 4) for `resized_crop`: a share of the area in `scale`, width / height in `ratio`.
 
-    Both are meant in the original picture, whose width / height is `aspect` (B,). uniform is
-    (B, 2 * TRIES + 2) in [0, 1). The first try that fits is taken; if none does, the largest central box
+    Both refer to the original image, whose width / height is `aspect` (B,). uniform is
+    (B, 2 * TRIES + 2) in [0, 1). The first candidate that fits is used; if none does, the largest central box
     whose shape is in `ratio`.
     """
     tries = uniform[:, : 2 * TRIES].view(-1, TRIES, 2)
@@ -120,7 +120,7 @@ def random_boxes(
 
 
 def center_box(aspect: Tensor, share: float) -> Tensor:
-    """(B, 4): the central square of the original picture, its side `share` of the shorter side."""
+    """(B, 4): the central square of the original image, its side `share` of the shorter side."""
     height, width = share * aspect.clamp(max=1), share * (1 / aspect).clamp(max=1)
     return torch.stack([(1 - height) / 2, (1 - width) / 2, height, width], 1)
 
@@ -129,7 +129,7 @@ def tone_(images: Tensor, scale: Tensor, grey: Tensor, mean: Tensor) -> Tensor:
     """scale * x + grey * luma(x) + mean * (mean of luma(x)), in [0, 1]; parameters (B,); in place.
 
     Of a factor f, brightness is (f, 0, 0), contrast (f, 0, 1 - f) and saturation (f, 1 - f, 0): three
-    adjustments in one pass, so that images of a batch may differ in which they get.
+    adjustments in one pass, so that images of a batch may get different ones.
     """
     if images.shape[1] == 1:
         luma = images
@@ -148,7 +148,7 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     red, green, blue = images.unbind(1)
     high = torch.maximum(torch.maximum(red, green), blue)
     chroma = high - torch.minimum(torch.minimum(red, green), blue)
-    # The way to red on the circle of six, without cases: 2 + (g + b - r - max) / chroma; green's side is +.
+    # Distance to red on the circle of six, without cases: 2 + (g + b - r - max) / chroma; green's side is +.
     # (torch.where on random conditions costs more than all the rest.)
     away = (green + blue).sub_(red).sub_(high).div_(chroma.clamp(min=1e-6)).add_(2)
     hue = away.copysign_(green - blue).add_(6 * shift[:, None, None])
@@ -197,7 +197,7 @@ def _nearest(levels: Tensor) -> Tensor:
 
 def _require_bytes(images: Tensor) -> None:
     if images.dtype != torch.uint8:
-        raise InputError(f"images must be uint8, as they are before they are normalised, not {images.dtype}")
+        raise InputError(f"images must be uint8, as they are before normalisation, not {images.dtype}")
 
 
 def _each(parameter: Tensor) -> Tensor:

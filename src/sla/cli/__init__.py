@@ -1,4 +1,4 @@
-"""The command line: one thin file a command; errors are one line, without a stack of frames."""
+"""The command line: one thin file per command; errors are one line, without a stack of frames."""
 
 import contextlib
 import sys
@@ -22,6 +22,7 @@ from sla.cli import (
     train,
     views,
 )
+from sla.cli.renamed import WithOldNames
 from sla.errors import SLAError, SLAWarning
 
 app = typer.Typer(
@@ -35,12 +36,12 @@ app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(augment.app, name="augment")
 app.command()(train.train)
-app.command()(evaluate.evaluate)
-app.command()(predict.predict)
-app.command()(report.report)
-app.command()(compare.compare)
+app.command(cls=WithOldNames)(evaluate.evaluate)
+app.command(cls=WithOldNames)(predict.predict)
+app.command(cls=WithOldNames)(report.report)
+app.command(cls=WithOldNames)(compare.compare)
 app.command()(views.views)
-app.command()(export.export)
+app.command(cls=WithOldNames)(export.export)
 app.command()(demo.demo)
 app.add_typer(fewshot.app, name="fewshot")
 
@@ -89,5 +90,5 @@ def _flush() -> None:
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """A warning as one line: ours as it is, others' with their kind."""
     kind = "note" if issubclass(category, SLAWarning) else category.__name__
-    with contextlib.suppress(BrokenPipeError):  # nobody reads: the work goes on
+    with contextlib.suppress(BrokenPipeError):  # nobody reads: the work continues
         typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)

@@ -25,16 +25,16 @@ def search(
         Path | None, Option(help="Where what is finished is kept; OUT.search by default.")
     ] = None,
     minutes: Annotated[float | None, Option(help="For everything; half of it trains networks.")] = None,
-    trials: Annotated[int, Option(help="Candidates a fold, where no minutes are given.")] = 200,
+    trials: Annotated[int, Option(help="Candidates per fold, where no minutes are given.")] = 200,
     folds: Annotated[int, Option(help="Splits of the training images, a network each.")] = 2,
-    images: Annotated[int, Option(help="Images a fold that candidates are scored on.")] = 1000,
+    images: Annotated[int, Option(help="Images per fold that candidates are scored on.")] = 1000,
     backbone: Annotated[str | None, Option(help="resnet8, resnet20, ...; chosen to fit by default.")] = None,
     augment: Annotated[str | None, Option(help="What the policy comes before: 'crop(4), flip'.")] = None,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
     seed: Annotated[int, Option(help="Everything random follows from it.")] = 0,
     assign: Annotated[list[str] | None, Option("--set", help="Any key of a run, as in run.epochs=5.")] = None,
 ) -> None:
-    """Find a policy by density matching (Fast AutoAugment); stopped, the same command goes on."""
+    """Find a policy by density matching (Fast AutoAugment); if stopped, the same command continues."""
     from sla.augment.syntax import quoted
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
@@ -42,7 +42,8 @@ def search(
     from sla.disk import replacing
     from sla.errors import shown
     from sla.policy_search import SearchSettings, search_policy
-    from sla.runs.config import Config, make_config
+    from sla.runs.config import validate
+    from sla.tasks.classifier.config import ClassifierConfig
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -52,21 +53,14 @@ def search(
         "augment": augment,
         "run.seed": seed,
     }
-    config = make_config(make_tree(Config, given, assign))
+    config = validate(ClassifierConfig, make_tree(given, assign), "configuration")
     settings = SearchSettings(folds=folds, trials=trials, images=images, minutes=minutes, seed=seed)
     check_writable(out)
     folder = work or out.with_suffix(".search")
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        display.say(f"what is finished is kept in {shown(folder)}: stopped, the same command goes on")
-        found = search_policy(
-            config,
-            settings,
-            folder,
-            shlex.join(["sla", *sys.argv[1:]]),
-            say=display.say,
-            tell=display.reading,
-            watch=display.watch,
-        )
+        display.message(f"what is finished is kept in {shown(folder)}; stopped, the same command continues")
+        command = shlex.join(["sla", *sys.argv[1:]])
+        found = search_policy(config, settings, folder, command, progress=display)
     with replacing(out) as file:
         file.write(write_policy(found).encode())
     count = len(found["sub_policies"])

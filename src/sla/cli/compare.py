@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from sla.compare.comparison import Comparison
 
@@ -23,6 +25,7 @@ def compare(
     ] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("compare.html"),
     json_: Annotated[bool, typer.Option("--json", help="As JSON, with every image that flipped.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Accuracies, differences on the same images, what flipped, costs and settings: a table and a page."""
     import json
@@ -82,9 +85,9 @@ def _print(found: "Comparison") -> None:
     )
     print_table(header, rows)
     print(
-        "Points, gained and lost: to the first run, on the same images. p: McNemar's exact test"
-        + (", adjusted for their number (Holm)" if len(rows) > 2 else "")
-        + ". All about these images and these models, not about other seeds."
+        "Points, gained and lost: to the first run, on the same images. p below 0.05 (McNemar's exact test"
+        + (", adjusted for their number by Holm" if len(rows) > 2 else "")
+        + ") decides, the interval is shown. All about these images and these models, not about other seeds."
     )
     for group in found.groups:
         mean, sd = group.spread

@@ -1,4 +1,4 @@
-"""`sla data`: the datasets there are, getting one, looking one through."""
+"""`sla data`: list, describe, download and check datasets."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,20 +11,19 @@ from sla.errors import listed
 
 if TYPE_CHECKING:
     from sla.datasets.check import Check
+    from sla.datasets.entry import Entry
 
-app = typer.Typer(help="Datasets: what there is, getting one, looking one through.", no_args_is_help=True)
+app = typer.Typer(help="Datasets: list, describe, download, check.", no_args_is_help=True)
 
-Root = Annotated[
-    Path | None, typer.Option(help="Folder to look in, instead of SLA_DATA or the cache folder.")
-]
+Root = Annotated[Path | None, typer.Option(help="Folder to search, instead of SLA_DATA or the cache folder.")]
 
 
 @app.command("list")
 def list_datasets() -> None:
-    """Every dataset by name: what it holds, and whether it is on this machine."""
+    """Every dataset by name: its size, and whether it is on this machine."""
     from sla.cli.display import print_table
     from sla.datasets.catalogue import CATALOGUE
-    from sla.datasets.load import find
+    from sla.datasets.find import find
 
     rows = []
     for entry in CATALOGUE.values():
@@ -36,16 +35,15 @@ def list_datasets() -> None:
 
 @app.command()
 def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
-    """All that is known of one dataset: source, size, checksums, licence, splits, preprocessing."""
+    """Everything known about one dataset: source, size, checksums, licence, splits, preprocessing."""
     from sla.cli.display import print_table
     from sla.datasets.catalogue import find_entry, source_of
-    from sla.datasets.entry import Web
-    from sla.datasets.load import find
+    from sla.datasets.find import find
 
     entry, found = find_entry(name), find(name)
     rows = [
         ("title", entry.title),
-        ("home", entry.homepage),
+        ("home", entry.homepage or "unknown"),
         ("licence", entry.licence),
         ("agreement", entry.agreement or "none needed"),
         ("classes", f"{entry.num_classes:,}"),
@@ -53,19 +51,12 @@ def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None
         ("stored as", " x ".join(str(edge) for edge in entry.shape)),
         ("mean", f"{_numbers(entry.mean)} ({entry.statistics})"),
         ("std", _numbers(entry.std)),
-        (
-            "paper, train",
-            f"{entry.paper.train}; mean {_numbers(entry.paper.mean)}, std {_numbers(entry.paper.std)}",
-        ),
-        ("paper, test", f"{entry.paper.test}; the network sees {entry.paper.size} x {entry.paper.size}"),
     ]
-    for route in source_of(entry).routes:
-        if isinstance(route, Web):
-            for file in route.files:
-                size = f"{file.bytes:,} bytes" if file.bytes else "size not known"
-                rows.append((route.title, f"{file.url}, {size}, {file.checksum or 'checksum not known'}"))
-        else:
-            rows.append(("mirror", f"{route.title}, {route.bytes:,} bytes, {route.checksum}"))
+    if paper := entry.paper:
+        statistics = f"mean {_numbers(paper.mean)}, std {_numbers(paper.std)}"
+        rows.append(("paper, train", f"{paper.train}; {statistics}"))
+        rows.append(("paper, test", f"{paper.test}; the network sees {paper.size} x {paper.size}"))
+    rows += _routes(source_of(entry))
     if entry.note:
         rows.append(("note", entry.note))
     rows.append(("here", str(found[0]) if found else "no"))
@@ -74,8 +65,8 @@ def info(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None
 
 @app.command()
 def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Root = None) -> None:
-    """Get a dataset, unless it is there: the official address first, then the mirrors."""
-    from sla.datasets.load import get as get_dataset
+    """Download a dataset, unless it is there: from the official address, else from the mirrors."""
+    from sla.datasets.find import get as get_dataset
 
     with showing_progress() as progress:
         got = get_dataset(name, root=root, progress=progress)
@@ -86,12 +77,10 @@ def get(name: Annotated[str, typer.Argument(help="A dataset's name.")], root: Ro
 def check(
     data: Annotated[str, typer.Argument(help="A dataset's name, a folder of images, or a CSV.")],
     root: Root = None,
-    sheet: Annotated[Path | None, typer.Option(help="Write a sheet of pictures to this PNG.")] = None,
-    pixels: Annotated[
-        bool, typer.Option(help="Decode every picture: finds broken and repeated ones.")
-    ] = True,
+    sheet: Annotated[Path | None, typer.Option(help="Write a sheet of images to this PNG.")] = None,
+    pixels: Annotated[bool, typer.Option(help="Decode every image: finds corrupt and repeated ones.")] = True,
 ) -> None:
-    """Counts, checksums, class balance, broken images, images that are in both train and test."""
+    """Counts, checksums, class balance, corrupt images, images that are in both train and test."""
     from sla.cli.output import check_writable
     from sla.datasets.check import check as check_dataset
 
@@ -103,33 +92,31 @@ def check(
         typer.echo(line)
     if sheet is not None:
         typer.echo(f"sheet: {sheet}")
-    if not found.sound:
+    if not found.passed:
         raise typer.Exit(1)
 
 
 def _check_lines(found: "Check") -> Iterator[str]:
     yield f"{found.name}: {found.folder}"
     if found.checksums:
-        yield f"checksums: {len(found.checksums)} files agree with their owner's"
+        yield f"checksums: {len(found.checksums)} files match"
     for split in found.splits:
         whole = f" of {split.expected:,}" if split.expected not in (None, split.images) else ""
         low, high = split.fewest, split.most
-        balance = (
-            f"{low[1]:,} a class"
-            if low[1] == high[1]
-            else f"{low[1]:,} ({low[0]}) to {high[1]:,} ({high[0]})"
-        )
+        balance = f"{low[1]:,} per class"
+        if low[1] != high[1]:
+            balance = f"{low[1]:,} ({low[0]}) to {high[1]:,} ({high[0]}) per class"
         yield f"{split.name}: {split.images:,}{whole} images, {split.classes:,} classes, {balance}"
         if split.mean and split.std:
             yield f"{split.name}: mean {_numbers(split.mean)}, std {_numbers(split.std)}"
         if found.decoded:
-            yield f"{split.name}: {len(split.broken):,} broken images{_some(split.broken)}"
+            yield f"{split.name}: {len(split.corrupt):,} corrupt images{_some(split.corrupt)}"
             other = f", {split.mislabelled:,} with another label" if split.mislabelled else ""
             yield f"{split.name}: {len(split.repeated):,} repeated images{other}{_some(split.repeated)}"
     for (first, second), pairs in found.shared.items():
         if found.decoded:
             yield f"{first} and {second}: {len(pairs):,} images are in both{_some(pairs)}"
-    if not found.sound:
+    if not found.passed:
         counts = (f"{count:,} {what}" for what, count in found.problems.items() if count)
         yield f"problems: {', '.join(counts)}"
 
@@ -139,12 +126,24 @@ def _some(pairs: list[tuple[str, str]]) -> str:
     return f": {listed([f'{first} ({second})' for first, second in pairs])}" if pairs else ""
 
 
+def _routes(entry: "Entry") -> Iterator[tuple[str, str]]:
+    from sla.datasets.entry import Web
+
+    for route in entry.routes:
+        if not isinstance(route, Web):
+            yield "mirror", f"{route.title}, {route.bytes:,} bytes, {route.checksum}"
+            continue
+        for file in route.files:
+            size = f"{file.bytes:,} bytes" if file.bytes else "size unknown"
+            yield route.title, f"{file.url}, {size}, {file.checksum or 'checksum unknown'}"
+
+
 def _download(entry: Any) -> str:
     if entry.made_of:
         return f"as {entry.made_of}"
     if not entry.routes:
-        return "by agreement" if entry.agreement else "none needed"
-    return f"{entry.bytes / 1e6:,.0f} MB" if entry.bytes else "size not known"
+        return "by agreement" if entry.agreement else "none"
+    return f"{entry.bytes / 1e6:,.0f} MB" if entry.bytes else "size unknown"
 
 
 def _numbers(values: tuple[float, ...]) -> str:

@@ -1,6 +1,7 @@
-"""`sla demo`: what the method does, in three minutes, on any machine."""
+"""`sla demo`: the methods of the paper compared on digits, in three minutes."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -8,19 +9,22 @@ import typer
 
 
 def demo(
-    minutes: Annotated[float, typer.Option(help="How long to train, about.")] = 2.5,
+    minutes: Annotated[float, typer.Option(help="About how long to train.")] = 2.5,
     seeds: Annotated[int | None, typer.Option(min=2, help="Train this many seeds instead.")] = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("sla-demo.html"),
 ) -> None:
-    """Compare the methods of the paper on the digits, five training images a class."""
+    """Compare the methods of the paper on the digits, five training images per class."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
     from rich.table import Table
 
     from sla.cli.output import check_writable
     from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
     from sla.errors import InputError
+    from sla.progress import Progress
     from sla.report.demo import write_page
+    from sla.report.formatting import ends
     from sla.stats import mean_sd
 
     if not out.parent.is_dir():
@@ -33,37 +37,31 @@ def demo(
         + (f"{seeds} seeds." if seeds else f"as many seeds as {minutes:g} minutes allow, at least {least}.")
     )
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not sys.stdout.isatty()) as display:
-        task = display.add_task("starting", total=1.0)
+    with Bars(*columns, console=console, disable=not sys.stdout.isatty()) as display:
+        task, start = display.add_task("starting", total=1.0), time.monotonic()
 
-        def progress(done: int, more: int, seconds: float) -> None:
-            share = done / (len(METHODS) * least)
-            if seeds is None:
-                share = min(share, max(seconds / (60 * minutes), 0.01))
-            words = f"{done} models trained, seed {done // len(METHODS)}"
-            display.update(task, completed=min(share, 1.0), description=words)
+        class Trained(Progress):
+            def advance(self, what: str, done: int, total: int | None) -> None:
+                share = done / (total or len(METHODS) * least)
+                if total is None:
+                    share = min(share, max((time.monotonic() - start) / (60 * minutes), 0.01))
+                words = f"{done} {what}, seed {done // len(METHODS)}"
+                display.update(task, completed=min(share, 1.0), description=words)
 
-        results = run(minutes, seeds, progress)
+        results = run(minutes, seeds, Trained())
         display.update(task, completed=1.0)
 
     table = Table(
         title=f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s", title_justify="left"
     )
-    for header in ("", "mean", "sd", "to the baseline", "95% interval"):
-        table.add_column(header, justify="left" if header == "" else "right")
+    for header in ("method", "mean", "sd", "vs. baseline", "95% interval"):
+        table.add_column(header, justify="left" if header == "method" else "right")
     for row in ROWS:
         mean, sd = mean_sd(results.values(row))
         difference = results.difference(row)
-        cells = (
-            ("", "")
-            if row is ROWS[0]
-            else (
-                f"{difference.mean:+.1f}",
-                f"{difference.low:+.1f} to {difference.high:+.1f}",
-            )
-        )
+        cells = (f"{difference.mean:+.1f}", ends(difference, "+.1f")) if row is not ROWS[0] else ("", "")
         table.add_row(row.label, f"{mean:.1f}", f"{sd:.1f}", *cells)
     console.print(table)
     console.print(summary(results))
     write_page(results, out)
-    console.print(f"The same with pictures: {out}")
+    console.print(f"Page: {out}")

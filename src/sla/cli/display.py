@@ -9,15 +9,18 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
+
+from sla.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 
 
 class LastingConsole(Console):
-    """A console that goes quiet when its reader is gone (`sla train ... | head`): the work goes on."""
+    """A console that goes quiet when its reader is gone (`sla train ... | head`): the work continues."""
 
     def on_broken_pipe(self) -> None:
         """Nothing more is shown, here or by whoever else writes to standard output."""
@@ -31,14 +34,16 @@ def drop_output() -> None:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-class TrainingDisplay:
+class TrainingDisplay(Progress):
     """Steps, rate, time left, loss, learning rate, and the newest accuracies by their names."""
 
     def __init__(self, live: bool) -> None:
-        self.leads = int(os.environ.get("RANK", "0")) == 0
+        from sla.runs.distributed import process_numbers
+
+        self.leads = process_numbers().rank == 0
         self.console = LastingConsole(highlight=False, soft_wrap=True)
-        self.live, self.told = live and self.leads, 0.0
-        self.progress = Progress(
+        self.live, self.last_report = live and self.leads, 0.0
+        self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -47,7 +52,7 @@ class TrainingDisplay:
             console=self.console,
         )
         self.newest = Text()
-        self.screen = Live(Group(self.progress, self.newest), console=self.console, refresh_per_second=4)
+        self.screen = Live(Group(self.bars, self.newest), console=self.console, refresh_per_second=4)
         self.tasks: dict[str, TaskID] = {}
         self.start: tuple[float, int] | None = None
         self.numbers: dict[str, float] = {}
@@ -63,28 +68,28 @@ class TrainingDisplay:
         if self.live:
             self.screen.stop()
 
-    def say(self, line: str) -> None:
+    def message(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(f"  {line}", markup=False)
+        self.console.print(f"  {text}", markup=False)
 
-    def reading(self, what: str, done: int, total: int | None) -> None:
-        """How far the reading of images is."""
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        """A bar for each pass, on a terminal."""
         self._bar(what, done, total, "")
 
-    def watch(self, done: int, total: int, row: dict[str, float]) -> None:
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
         """How far the training is, and its newest numbers."""
         now = time.monotonic()
         if self.start is None or done < self.start[1]:  # the first step of this run
             self.start = (now, done)
-        self.numbers |= row
+        self.numbers |= metrics
         elapsed = now - self.start[0]
         rate = (done - self.start[1]) / elapsed if elapsed > 0 else 0.0
         self._bar("training", done, total, f"{rate:.1f} steps/s")
-        if row:
+        if metrics:
             self.newest.plain = describe(self.numbers)
-        evaluated = any(name.startswith("val_") for name in row)
-        if not self.live and (evaluated or now - self.told > PLAIN_SECONDS):
-            self.told = now
+        evaluated = any(name.startswith("val_") for name in metrics)
+        if not self.live and (evaluated or now - self.last_report > PLAIN_SECONDS):
+            self.last_report = now
             left = f"{(total - done) / rate:.0f} s left" if rate else "starting"
             text = f"step {done}/{total}  {rate:.1f} steps/s  {left}  {describe(self.numbers)}"
             self.console.print(text, markup=False)
@@ -92,8 +97,8 @@ class TrainingDisplay:
     def _bar(self, what: str, done: int, total: int | None, rate: str) -> None:
         if self.live:
             if what not in self.tasks:
-                self.tasks[what] = self.progress.add_task(what, total=total, rate="")
-            self.progress.update(self.tasks[what], completed=done, total=total, rate=rate)
+                self.tasks[what] = self.bars.add_task(what, total=total, rate="")
+            self.bars.update(self.tasks[what], completed=done, total=total, rate=rate)
 
 
 def describe(numbers: dict[str, float]) -> str:

@@ -1,14 +1,15 @@
 """`sla evaluate`: every kind of inference side by side, ten-crop, ensembles."""
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
-    from sla.datasets.download import Progress
+    from sla.progress import Progress
     from sla.tasks.classifier.run import Run
 
 Scores = dict[str, dict[str, float]]
@@ -34,6 +35,7 @@ def evaluate(
         Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Accuracy, calibration error and time, for single, aggregated and distilled inference.
 
@@ -69,7 +71,7 @@ def evaluate(
     print(f"{count:,} images, {checkpoint} checkpoint")
     if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
-    header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms an image")
+    header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
     print_table(
         header,
         [
@@ -107,12 +109,12 @@ def _alone(
 ) -> tuple[int, Scores]:
     dataset, found = run.dataset(data, on_bad_image, progress), {}
     for kind in run.model.method.inferences if inference is None else (inference,):
-        start, tick = time.monotonic(), partial(progress, f"{kind} inference")
+        start, passing = time.monotonic(), {"progress": progress, "what": f"{kind} inference", **options}
         if kind == "ten-crop":
-            outputs = run.ten_crop(dataset, tick=tick, **options)
+            outputs = run.ten_crop(dataset, **passing)
         else:
-            outputs = run.evaluate(dataset, tick, inferences=(kind,), **options)
-        # Ten crops of an image are as sure as the one that the temperature was fitted for.
+            outputs = run.evaluate(dataset, inferences=(kind,), **passing)
+        # Ten crops of an image are as confident as the one that the temperature was fitted for.
         fitted = run.temperatures | {"ten-crop": run.temperatures.get(run.model.best_inference, 1.0)}
         found[kind] = outputs.scores(fitted)[kind] | _pace(start, len(dataset))
     return len(dataset), found
@@ -128,9 +130,9 @@ def _together(
 ) -> tuple[int, Scores]:
     from sla.compare.ensemble import evaluate_ensemble
 
-    start, tick = time.monotonic(), partial(progress, "inference of all runs")
+    start = time.monotonic()
     outputs = evaluate_ensemble(
-        runs, data, inference, tick, on_bad_image=on_bad_image, progress=progress, **options
+        runs, data, inference, on_bad_image=on_bad_image, progress=progress, **options
     )
     count = len(outputs.targets)
     return count, {"ensemble": outputs.scores()["ensemble"] | _pace(start, count)}

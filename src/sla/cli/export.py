@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from sla.cli.settings import Allow
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
@@ -18,6 +20,7 @@ def export(
     preprocessing: Annotated[
         bool, typer.Option(help="Resizing, cropping and normalising inside: it takes pictures as they are.")
     ] = False,
+    allow: Allow = None,
 ) -> None:
     """Write a run as ONNX, and check first that onnxruntime gives the run's probabilities."""
     import sys
@@ -36,8 +39,7 @@ def export(
             out,
             inference,
             preprocessing=preprocessing,
-            say=display.say,
-            tick=lambda done, total: display.reading("comparing", done, total),
+            progress=display,
         )
     print(
         f"The largest difference of a probability from the run's is {found.difference:.1e}, "

@@ -1,12 +1,12 @@
 """`sla fewshot`: a few pictures of each of a few things, then the next one."""
 
 import sys
-import warnings
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+
+from sla.cli.renamed import WithOldNames
 
 app = typer.Typer(
     help="A few labelled pictures of each of a few new things, then the next one.", no_args_is_help=True
@@ -34,13 +34,14 @@ def train(
     on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
     config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, as in episodes.per_step=8.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Learn to learn from few pictures, on episodes; tested on classes that training never saw."""
-    from sla.cli.display import TrainingDisplay, print_table
+    from sla.cli.display import TrainingDisplay
     from sla.cli.settings import choose_out, make_tree
-    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.tasks.fewshot.session import train_fewshot
+    from sla.cli.train import print_results
+    from sla.session import train as run_session
+    from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -56,25 +57,15 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    tree = make_tree(FewShotConfig, given, assign, config)
-    settled = make_fewshot_config(tree, str(config) if config else "configuration")
-    out = choose_out(out, resume, settled.data.source, "-fewshot")
+    tree = make_tree(given, assign, config, task="fewshot")
+    settings = make_config(tree, str(config) if config else "configuration")
+    out = choose_out(out, resume, settings.data.source, "-fewshot")
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        run = train_fewshot(
-            settled, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
-        )
-    print(f"run: {run.folder}")
-    rows = [
-        (f"{checkpoint}, {shot_}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
-        for checkpoint, found in run.result["accuracies"].items()
-        for shot_, kinds in found["test"].items()
-        for kind, scores in kinds.items()
-    ]
-    if rows:
-        print_table(("test classes", "inference", "accuracy %"), rows)
+        run = run_session(settings, out, resume=resume, progress=display)
+    print_results([run])
 
 
-@app.command()
+@app.command(cls=WithOldNames)
 def evaluate(
     runs: Annotated[
         list[str], typer.Argument(help="A run's folder, or two; or a pretrained backbone's name.")
@@ -101,92 +92,42 @@ def evaluate(
     import json
 
     from sla.cli.display import TrainingDisplay, print_table
-    from sla.errors import InputError, SLAWarning
-    from sla.runs.defaults import put, same_source
-    from sla.tasks.fewshot.evaluate import episode_interval, paired_interval
-    from sla.tasks.fewshot.run import FewShotRun, evaluate_episodes, open_tested, other_test_set
+    from sla.tasks.fewshot.compare import score_episodes
 
-    if len(runs) > 2:
-        raise InputError(f"one run, or two to compare, not {len(runs)}")
-    if (method or views) and all(Path(name).is_dir() for name in runs):
-        raise InputError(
-            "a run has its own method and views: --method and --views are for pretrained backbones"
-        )
-    opened = [
-        open_tested(name, checkpoint, *((None, None) if Path(name).is_dir() else (method, views)))
-        for name in runs
-    ]
-    own = [tested.config.episodes for tested in opened]
-    shots = _agreed("--shot", None if shot is None else _numbers(shot), [part.test_shots for part in own])
-    given_way, way = way, _agreed("--way", way, [part.way for part in own])
-    if not data or query is not None:
-        query = _agreed("--query", query, [part.test_query for part in own])
-    episodes = _agreed("--episodes", episodes, [part.test_episodes for part in own])
     with TrainingDisplay(sys.stdout.isatty() and not json_) as display:
-        tests = []
-        for tested in opened:
-            if isinstance(tested, FewShotRun) and not tested.result:
-                warnings.warn(f"{tested.name} has not ended: sla fewshot train --resume goes on", SLAWarning)
-            if on_bad_image is not None:
-                tested.config = put(tested.config, "data", on_bad_image=on_bad_image)
-            if data:
-                tests.append(other_test_set(tested, data, opened, display.reading))
-            else:
-                tests.append(tested.test_set(display.reading))
-        alike = data or same_source(*(tested.config.data.source for tested in (opened[0], opened[-1])))
-        if given_way is None and data:
-            way = min(way, tests[0].num_classes)
-        if query is None:
-            least, asked = min(int(test.counts().min()) for test in tests), max(shots)
-            if least <= asked:
-                raise InputError(
-                    f"the smallest class has {least} pictures: {asked} shots leave none to ask; lower --shot"
-                )
-            query = min(least - asked, 15)
-        if not alike or len({(test.classes, len(test)) for test in tests}) > 1:
-            raise InputError(
-                f"{runs[0]} and {runs[1]} are tested on different images: say with --data on which"
-            )
-        found = [
-            (
-                tested.model.inferences,
-                evaluate_episodes(
-                    tested,
-                    test,
-                    shots=shots,
-                    episodes=episodes,
-                    way=way,
-                    query=query,
-                    seed=seed,
-                    progress=display.reading,
-                ),
-            )
-            for tested, test in zip(opened, tests, strict=True)
-        ]
-    rows, described = [], []
-    for name, (kinds, accuracies) in zip(runs, found, strict=True):
-        for number in shots:
-            for kind in kinds:
-                mean, low, high = episode_interval(accuracies[number][kind])
-                rows.append((name, number, kind, f"{mean:.2f}", f"± {mean - low:.2f}"))
-                described.append(
-                    {"run": name, "shot": number, "inference": kind, "mean": mean, "ci95": high - mean}
-                )
-    if len(found) == 2:
-        for number in shots:
-            (first, a), (second, b) = ((kinds[-1], every[number]) for kinds, every in found)
-            mean, low, high = paired_interval(b[second], a[first])
-            rows.append(
-                ("second - first", number, f"{second} - {first}", f"{mean:+.2f}", f"± {mean - low:.2f}")
-            )
-            described.append({"run": "second - first", "shot": number, "mean": mean, "ci95": high - mean})
-    if json_:
-        print(
-            json.dumps({"episodes": episodes, "way": way, "classes": tests[0].num_classes, "rows": described})
+        found = score_episodes(
+            runs,
+            data=data,
+            shots=None if shot is None else _numbers(shot),
+            way=way,
+            query=query,
+            episodes=episodes,
+            seed=seed,
+            method=method,
+            views=views,
+            checkpoint=checkpoint,
+            on_bad_image=on_bad_image,
+            progress=display,
         )
+    rows: list[tuple[Any, ...]] = []
+    described: list[dict[str, Any]] = []
+    for one in found.scores:
+        mean, half = one.accuracy.mean, one.accuracy.high - one.accuracy.mean
+        rows.append((one.run, one.shot, one.inference, f"{mean:.2f}", f"± {half:.2f}"))
+        named = {"run": one.run, "shot": one.shot, "inference": one.inference}
+        described.append({**named, "mean": mean, "ci95": half})
+    for other in found.differences:
+        mean, half = other.points.mean, other.points.high - other.points.mean
+        kinds = " - ".join(reversed(other.inferences))
+        rows.append(("second - first", other.shot, kinds, f"{mean:+.2f}", f"± {half:.2f}"))
+        described.append({"run": "second - first", "shot": other.shot, "mean": mean, "ci95": half})
+    classes = found.dataset.num_classes
+    if json_:
+        tree = {"episodes": found.episodes, "way": found.way, "classes": classes, "rows": described}
+        print(json.dumps(tree))
         return
-    of = f"{tests[0].num_classes} classes, {len(tests[0]):,} images"
-    print(f"{episodes:,} {way}-way episodes, {query} queries a class, of {of}")
+    of = f"{classes} classes, {len(found.dataset):,} images"
+    print(f"{found.episodes:,} {found.way}-way episodes, {found.query} queries per class, of {of}")
     print_table(("", "shot", "inference", "accuracy %", "95% over episodes"), rows)
 
 
@@ -199,16 +140,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {text!r}") from None
 
 
-def _agreed(option: str, given: Any, own: list[Any]) -> Any:
-    """What was given, or what the runs were set to, which must be the same: else nothing could be paired."""
-    from sla.errors import InputError
-
-    if given is None and len(set(own)) > 1:
-        raise InputError(f"these runs were set to {own[0]} and {own[1]}: say {option}")
-    return own[0] if given is None else given
-
-
-@app.command()
+@app.command(cls=WithOldNames)
 def predict(
     run: Annotated[str, typer.Argument(help="A run's folder, or a pretrained backbone: efficientnet_lite0.")],
     files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
@@ -227,7 +159,7 @@ def predict(
     from sla.cli.display import TrainingDisplay
     from sla.cli.predict import choose_form, find_pictures, print_answers
     from sla.images.files import readable_rows
-    from sla.tasks.classifier.build import file_images
+    from sla.runs.preprocessing import file_images
     from sla.tasks.fewshot.predict import adapt_to_folder, classify_files
     from sla.tasks.fewshot.run import open_tested
 
@@ -235,10 +167,11 @@ def predict(
     model = open_tested(run, checkpoint, method, views).model
     paths = find_pictures(files)
     if on_bad_image == "skip":
-        paths = [paths[row] for row in readable_rows(file_images(model.about, paths))]
+        paths = [paths[row] for row in readable_rows(file_images(model.preprocessing, paths))]
     with TrainingDisplay(sys.stdout.isatty() and form == "table") as display:
-        known = adapt_to_folder(model, support, partial(display.reading, "support"), on_bad_image)
-        answers = classify_files(model, known, paths, partial(display.reading, "pictures"))
+        known = adapt_to_folder(model, support, on_bad_image, display)
+        answers = classify_files(model, known, paths, display)
     if known.checked is not None and form == "table":
-        print(f"{known.checked[0]} of {known.checked[1]} support pictures are told right by the others")
+        right, count = known.checked
+        print(f"{right} of {count} support pictures are classified correctly by the others")
     print_answers(paths, answers, known.classes, top, form)

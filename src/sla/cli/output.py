@@ -5,14 +5,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from sla.errors import InputError, shown
-
-if TYPE_CHECKING:
-    from sla.datasets.download import Progress
+from sla.progress import Progress
 
 
 class _TriedError(Exception):
@@ -35,28 +33,42 @@ def check_writable(path: Path, suffix: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def showing_progress(patience: float = 0.0) -> Iterator["Progress"]:
-    """A bar on a terminal; elsewhere a line a part, of what is not done within `patience` seconds."""
-    begun: dict[str, Any] = {}
-    start = time.monotonic()
+def showing_progress(patience: float = 0.0) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line per pass that is not done within `patience` seconds."""
     if not sys.stderr.isatty():
-
-        def tell(what: str, done: int, total: int | None) -> None:
-            if what not in begun and time.monotonic() - start >= patience:
-                begun[what] = True
-                typer.echo(f"{what} ...", err=True)
-
-        yield tell
+        yield _Lines(patience)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield _Bars(bars)
 
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in begun:
-                begun[what] = bars.add_task(what, total=total)
-            bars.update(begun[what], completed=done, total=total)
 
-        yield show
+class _Lines(Progress):
+    def __init__(self, patience: float) -> None:
+        self.announced: set[str] = set()
+        self.start = time.monotonic() + patience
+
+    def message(self, text: str) -> None:
+        typer.echo(text, err=True)
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        if what not in self.announced and time.monotonic() >= self.start:
+            self.announced.add(what)
+            typer.echo(f"{what} ...", err=True)
+
+
+class _Bars(Progress):
+    def __init__(self, bars: Any) -> None:
+        self.bars, self.tasks = bars, dict[str, Any]()
+
+    def message(self, text: str) -> None:
+        self.bars.console.print(text, markup=False, highlight=False)
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        if what not in self.tasks:
+            self.tasks[what] = self.bars.add_task(what, total=total)
+        self.bars.update(self.tasks[what], completed=done, total=total)

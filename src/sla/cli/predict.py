@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -26,6 +28,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="A CSV with every class's probability.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Class names with calibrated probabilities."""
     from sla.images.files import readable_rows

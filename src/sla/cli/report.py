@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from sla.cli.settings import Allow
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run's folder.")],
@@ -16,6 +18,7 @@ def report(
         Literal["refuse", "skip"] | None, typer.Option(help="refuse or skip; as the run did by default.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The page to write; RUN/report.html by default.")] = None,
+    allow: Allow = None,
 ) -> None:
     """Write a run as one page that needs no network: accuracies, curves, mistakes, calibration, cost."""
     from sla.cli.output import check_writable, showing_progress

@@ -8,30 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sla.reproduce.names import EXPERIMENTS, SCALES
+from sla.recipes import SCALES
+from sla.reproduce.names import EXPERIMENTS
 
 if TYPE_CHECKING:
     from sla.reproduce.jobs import Job
     from sla.reproduce.records import Record
 
 app = typer.Typer(
-    help="The paper again: `list` says what there is, a name runs it, `render` makes the document.",
+    help="Reproduce the paper: `list` shows its tables, a name runs one, `render` compares the results.",
     no_args_is_help=True,
 )
 
 Scale = Annotated[
     Literal["smoke", "small", "paper"],
-    typer.Option(help="smoke: seconds, for tests; small: minutes a run on a CPU; paper: the paper's own."),
+    typer.Option(help="smoke: seconds, for tests; small: minutes per run on a CPU; paper: as in the paper."),
 ]
 Seeds = Annotated[int, typer.Option(min=1, max=10, help="Seeds 0, 1, ... of every row.")]
-Out = Annotated[Path, typer.Option(help="Folder of the runs and of their table, runs.csv.")]
+Out = Annotated[Path, typer.Option(help="Folder for the runs and their table, runs.csv.")]
 OUT = Path("reproduce")
 PLAIN_SECONDS = 10.0
 
 
 @app.command("list")
 def list_all(seeds: Seeds = 3) -> None:
-    """Every table and figure: its runs at each scale, what they cost, and the hours on this machine."""
+    """List the tables and figures: runs at each scale, their cost, and the time on this machine."""
     from sla.cli.display import print_table
     from sla.reproduce.costs import cost, machine_rate
     from sla.reproduce.jobs import cells_of, jobs_of
@@ -44,17 +45,34 @@ def list_all(seeds: Seeds = 3) -> None:
             words = title if scale == SCALES[0] else ""
             rows.append((name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.hours(rate)), words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
-    print(f"{seeds} seeds; times at the {rate / 1e9:.0f} GFLOP/s of an eager training step here.")
+    print(f"Seeds: {seeds}. Time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
+
+
+@app.command("recipes")
+def list_recipes() -> None:
+    """List the recipes: FLOP of training at paper scale with one view, and what the paper reaches."""
+    from sla.cli.display import print_table
+    from sla.recipes.load import all_recipes
+
+    rows = [
+        (name, f"{entry.cost:.1e}" if entry.cost else "", entry.expected)
+        for name, entry in all_recipes().items()
+    ]
+    print_table(("name", "FLOP", "expected, %"), rows)
 
 
 @app.command()
 def render(
-    results: Annotated[list[Path] | None, typer.Argument(help="Tables of results; OUT/runs.csv.")] = None,
-    document: Annotated[Path | None, typer.Option(help="The document to write; OUT/results.md.")] = None,
-    page: Annotated[Path | None, typer.Option(help="The page to write; OUT/results.html.")] = None,
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Tables of results. Default: OUT/runs.csv.")
+    ] = None,
+    document: Annotated[
+        Path | None, typer.Option(help="Markdown file to write. Default: OUT/results.md.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="HTML file to write. Default: OUT/results.html.")] = None,
     out: Out = OUT,
 ) -> None:
-    """Paper and ours side by side, and a verdict on every claim, from tables of results."""
+    """Write the results next to the paper's numbers, with a verdict on every claim."""
     from sla.cli.output import check_writable
     from sla.errors import InputError
     from sla.reproduce.render import SHOWN, write
@@ -65,7 +83,9 @@ def render(
             raise InputError(f"{path}: no such table of results")
     rows = _read_all(sources)
     if not any(row.scale in SHOWN for row in rows.values()):
-        raise InputError(f"no row at {' or '.join(SHOWN)} scale: smoke only shows that everything runs")
+        raise InputError(
+            f"no row at {' or '.join(SHOWN)} scale: smoke results are only a check that everything runs"
+        )
     document, page = document or out / "results.md", page or out / "results.html"
     check_writable(document, ".md")
     check_writable(page, ".html")
@@ -75,10 +95,10 @@ def render(
 
 @app.command()
 def merge(
-    results: Annotated[list[Path], typer.Argument(help="Tables of results from elsewhere (runs.csv).")],
+    results: Annotated[list[Path], typer.Argument(help="Tables of results from other machines (runs.csv).")],
     out: Out = OUT,
 ) -> None:
-    """Put rows from elsewhere into OUT/runs.csv; keys, numbers and repeated rows are checked first."""
+    """Add rows from other machines to OUT/runs.csv; keys, numbers and repeated rows are checked first."""
     from sla.disk import reason
     from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
@@ -95,9 +115,9 @@ def merge(
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
-    from sla.reproduce.records import read_records, unite
+    from sla.reproduce.records import read_records, unite_tables
 
-    return unite(read_records(path) for path in paths)
+    return unite_tables(read_records(path) for path in paths)
 
 
 def _run(
@@ -126,15 +146,15 @@ def _run(
         print("\n".join(commands(name, scale, found, out, seeds)))
         return
     if scale == "smoke":
-        print("smoke: on the digits inside this package, whatever the table's data; its numbers mean nothing")
+        print("smoke: runs on the 8x8 digits of this package instead of the table's data; ignore its numbers")
     with RunnerDisplay(found) as display:
         failed = run_all(found, out, display, jobs)
     if name == "toy" and not failed:
         _draw_toy(scale, out)
-    rendered = f"; `sla reproduce render --out {out}` makes the document" if scale != "smoke" else ""
+    rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
     print(f"results: {out / TABLE}{rendered}")
     if failed:
-        raise SLAError(f"{failed} of {len(found)} failed, each for the reason above; the others are kept")
+        raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
 
 
 def _list_names(name: str) -> None:
@@ -149,17 +169,17 @@ def _list_names(name: str) -> None:
 
 
 def _draw_toy(scale: str, out: Path) -> None:
-    from sla.reproduce.recipes import recipe
+    from sla.recipes.load import recipe_settings
     from sla.reproduce.toy import draw_toy
 
-    settings = recipe("mnist", scale)
-    print("drawing the four panels (t-SNE, about a minute) ...")
+    settings = recipe_settings("mnist", scale)
+    print("drawing the four panels by t-SNE (about a minute) ...")
     draw_toy(out / "toy.png", settings["data.source"], settings.get("data.root"))
     print(f"figure: {out / 'toy.png'}")
 
 
 class RunnerDisplay:
-    """All jobs as one bar, weighed by their cost, with the time left; plain lines where no terminal is."""
+    """One bar for all jobs, weighted by their cost, with the time left; plain lines without a terminal."""
 
     def __init__(self, jobs: "Sequence[Job]") -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -172,7 +192,7 @@ class RunnerDisplay:
         self.progress = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
         self.weights: dict[str, float] = {}
         self.shares: dict[str, float] = {}
-        self.start = self.told = time.monotonic()
+        self.start = self.last_report = time.monotonic()
         self.task: Any = None
 
     def __enter__(self) -> "RunnerDisplay":
@@ -185,7 +205,7 @@ class RunnerDisplay:
             self.progress.stop()
 
     def begin(self, jobs: "Sequence[Job]", done: int) -> None:
-        """These jobs are missing; so many are there."""
+        """`jobs` are about to run; `done` others have finished before."""
         from sla.reproduce.costs import flop_of
 
         for job in jobs:
@@ -195,7 +215,7 @@ class RunnerDisplay:
             self.task = self.progress.add_task("running", total=sum(self.weights.values()), left="")
 
     def advance(self, job: "Job", share: float) -> None:
-        """How far a job is, from 0 to 1."""
+        """The finished share of a job, from 0 to 1."""
         self.shares[job.key] = share
         done = sum(self.weights[key] * value for key, value in self.shares.items())
         passed, total = time.monotonic() - self.start, sum(self.weights.values())
@@ -203,12 +223,12 @@ class RunnerDisplay:
         words = f"{job.label}, seed {job.seed}: {100 * share:.0f}%"
         if self.live:
             self.progress.update(self.task, completed=done, description=words, left=left)
-        elif time.monotonic() - self.told > PLAIN_SECONDS:
-            self.told = time.monotonic()
+        elif time.monotonic() - self.last_report > PLAIN_SECONDS:
+            self.last_report = time.monotonic()
             self.console.print(f"{100 * done / total:.0f}%  {left}  {words}", markup=False)
 
     def end(self, job: "Job", record: "Record | None", reason: str) -> None:
-        """A job is finished, or why it failed."""
+        """A job has finished, or failed for this reason."""
         self.advance(job, 1.0)
         said = f"failed: {reason}" if record is None else _numbers(record)
         kind = "" if job.kind == "train" else f" ({job.kind})"
@@ -216,10 +236,8 @@ class RunnerDisplay:
 
 
 def _numbers(record: "Record") -> str:
-    kinds = ("single", "aggregated", "distilled")
-    found = {inference: getattr(record, f"last_{inference}") for inference in kinds}
-    found |= {name: value for name, value in record.more.items() if isinstance(value, float)}
-    words = [f"{name} {value:.2f}" for name, value in found.items() if value is not None]
+    found = record.scores.get("last", {}) | record.more
+    words = [f"{name} {value:.2f}" for name, value in found.items() if isinstance(value, float)]
     return ", ".join(words) + f" ({_hours((record.seconds or 0) / 3600)})"
 
 
@@ -236,18 +254,18 @@ def _hours(hours: float) -> str:
 def _command(name: str) -> Callable[..., None]:
     def reproduce(
         scale: Scale = "small",
-        rows: Annotated[str | None, typer.Option(help="Some rows alone, as in baseline,sla-si.")] = None,
-        columns: Annotated[str | None, typer.Option(help="Some columns alone, as in cifar10.")] = None,
+        rows: Annotated[str | None, typer.Option(help="Only these rows, as in baseline,sla-si.")] = None,
+        columns: Annotated[str | None, typer.Option(help="Only these columns, as in cifar10.")] = None,
         seeds: Seeds = 3,
-        jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, the cores shared among them.")] = 1,
+        jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         out: Out = OUT,
-        only: Annotated[str | None, typer.Option(help="One run alone, by its key.")] = None,
+        only: Annotated[str | None, typer.Option(help="Only the run with this key.")] = None,
         print_commands: Annotated[
             bool,
-            typer.Option("--print-commands", help="A command for each run, for a cluster; runs nothing."),
+            typer.Option("--print-commands", help="Print one command per run, for a cluster, and stop."),
         ] = False,
         names: Annotated[
-            bool, typer.Option("--list", help="The names of its rows and columns; runs nothing.")
+            bool, typer.Option("--list", help="Print the names of its rows and columns, and stop.")
         ] = False,
     ) -> None:
         if names:
@@ -259,6 +277,4 @@ def _command(name: str) -> Callable[..., None]:
 
 
 for _name, _title in EXPERIMENTS.items():
-    app.command(_name, help=f"{_title}. Runs what is missing and goes on with what was stopped.")(
-        _command(_name)
-    )
+    app.command(_name, help=f"{_title}. Runs what is missing and resumes what was stopped.")(_command(_name))

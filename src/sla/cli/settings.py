@@ -1,23 +1,55 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
+
+import typer
 
 from sla.errors import InputError
 
-if TYPE_CHECKING:
-    from sla.runs.config import Part
+
+def _allow(names: list[str] | None) -> list[str] | None:
+    from sla.plugins import allow
+
+    allow(*(names or []))
+    return names
+
+
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Import code of somebody's own, package.module:Name, that a run names.", callback=_allow
+    ),
+]
 
 
 def make_tree(
-    kind: "type[Part]", given: dict[str, Any], assign: list[str] | None, file: Path | None = None
+    given: dict[str, Any],
+    assign: list[str] | None,
+    file: Path | None = None,
+    recipe: str | None = None,
+    task: str | None = None,
 ) -> dict[str, Any]:
-    """What a file says, then the options that were given, then `--set`."""
-    from sla.runs.config import parse_assignment, read_config, with_values
+    """The settings of a recipe, then those of a file, then the options, then `--set`: the last one counts.
+
+    `task` is that of the command; by default the file says it, or it is a classifier.
+    """
+    from sla.cli.recipe import with_recipe
+    from sla.plugins import allow_typed
+    from sla.runs.config import parse_assignment, read_config, task_name
+    from sla.tasks.registry import with_values
 
     named = {key: value for key, value in given.items() if value is not None}
     named |= dict(parse_assignment(text) for text in assign or [])
-    return with_values(read_config(file) if file else {}, named, kind)
+    allow_typed(named)
+    tree = read_config(file) if file else {}
+    if task is not None:
+        if file and tree.get("task", task) != task:
+            raise InputError(
+                f"{file}: of task {task_name(tree)}, not {task}: sla train --config takes any task"
+            )
+        tree = {"task": task, **tree}
+    return with_values(with_recipe(recipe, tree, named) if recipe else tree, named)
 
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:

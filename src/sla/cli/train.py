@@ -1,24 +1,32 @@
-"""`sla train`: a folder of images in, a better classifier out."""
+"""`sla train`: a folder of images in, a better classifier out; with --config, a run of any task."""
 
-import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.settings import Allow
+
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
-    from sla.runs.config import Config
+    from sla.runs.config import TrainingConfig
+    from sla.runs.run import OpenedRun
     from sla.tasks.classifier.run import Run
+    from sla.tasks.fewshot.run import FewShotRun
 
-METHODS = "baseline, da, mt, sla, sla+sd"
+METHODS = "baseline, da, mt, sla, sla+sd, or package.module:Class"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
 
 def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or a known dataset's name.")] = None,
+    recipe: Annotated[
+        str | None,
+        Option(help="Start from NAME or NAME:small of `sla reproduce recipes`; all else overrides it."),
+    ] = None,
     out: Annotated[Path | None, Option(help="The run's folder; runs/NAME by default.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
     views: Annotated[
@@ -28,6 +36,7 @@ def train(
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run's folder.")] = None,
     augment: Annotated[str | None, Option(help="As in 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
     mix: Annotated[str | None, Option(help="'cutmix(1.0, 0.5)' or 'mixup(1.0)': images and labels.")] = None,
+    criterion: Annotated[str | None, Option(help="package.module:Name instead of cross entropy.")] = None,
     imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
     epochs: Annotated[float | None, Option(help="How long, in passes over the training images.")] = None,
     iterations: Annotated[int | None, Option(help="How long, in steps.")] = None,
@@ -37,14 +46,20 @@ def train(
     config: Annotated[Path | None, Option(help="A YAML file; options given here come before it.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, as in run.batch_size=64.")] = None,
     on_bad_image: Annotated[str | None, Option(help="refuse or skip.")] = None,
-    resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+    allow: Allow = None,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write the run's page, report.html, at its end.")] = True,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be done, and stop.")] = False,
 ) -> None:
-    """Train a classifier; SLA with self-distillation and rotation unless told otherwise."""
+    """Train a classifier, by default with SLA, self-distillation and rotation.
+
+    A configuration with another `task` trains that.
+    """
     from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError
-    from sla.runs.config import Config, make_config, with_values
+    from sla.plugins import allow_typed
+    from sla.runs.distributed import process_numbers
+    from sla.tasks.registry import make_config, with_values
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -54,6 +69,7 @@ def train(
         "model.weights": weights,
         "augment": augment,
         "mix": mix,
+        "method.criterion": criterion,
         "method.imbalance": imbalance,
         "run.epochs": epochs,
         "run.iterations": iterations,
@@ -61,64 +77,91 @@ def train(
         "run.seed": seed,
         "data.on_bad_image": on_bad_image,
     }
-    tree = make_tree(Config, given, assign, config)
-    settled = make_config(tree, str(config) if config else "configuration")
-    out = choose_out(out, resume, settled.data.source)
-    runs = [(settled, out, resume)]
+    task = _task_of(out) if resume and out and not config else None
+    tree = make_tree(given, assign, config, recipe, task)
+    where = str(config) if config else "configuration"
+    settings = make_config(tree, where)
+    out = choose_out(out, resume, settings.data.source)
+    runs = [(settings, out, resume)]
     if compare is not None:
+        allow_typed({"method.name": compare})
         beside = out.absolute().with_name(f"{out.absolute().name}-{compare.replace('+', '-')}")
         begun = (beside / "config.yaml").exists()
         if begun and not resume:
-            raise InputError(f"{beside}: there already, and --compare would write to it")
-        runs.append((make_config(with_values(tree, {"method.name": compare})), beside, begun))
+            raise InputError(f"{beside}: exists already, and --compare would write to it")
+        runs.append((make_config(with_values(tree, {"method.name": compare}), where), beside, begun))
     if dry_run:
         if resume:
-            raise InputError("--dry-run looks at a run that has not begun: not with --resume")
+            raise InputError("--dry-run is for a run that has not started: not with --resume")
         for settings, _, _ in runs:
             _preview_one(settings)
         return
     finished = [_train_one(*run, report) for run in runs]
-    if int(os.environ.get("RANK", "0")) == 0:
-        _print_results(finished)
+    if process_numbers().rank == 0:
+        print_results(finished)
 
 
-def _train_one(config: "Config", out: Path, resume: bool, report: bool) -> "Run":
+def _task_of(folder: Path) -> str | None:
+    """The task of the run to resume; what is not a run is refused later, with its reason."""
+    from sla.errors import InputError
+    from sla.runs.config import task_name
+    from sla.runs.folder import read_run_config
+
+    try:
+        return task_name(read_run_config(folder))
+    except InputError:
+        return None
+
+
+def _train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -> "OpenedRun":
     from sla.cli.display import TrainingDisplay
     from sla.session import train as run_session
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        run = run_session(
-            config, out, resume=resume, say=display.say, watch=display.watch, progress=display.reading
-        )
+        run = run_session(config, out, resume=resume, progress=display)
         if report and display.leads:
             _write_page(run, display)
     run.splits = None  # the next run needs the memory
     return run
 
 
-def _write_page(run: "Run", display: "TrainingDisplay") -> None:
+def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
     """The page beside the result; a finished run is not lost for a page that cannot be drawn."""
     from sla.errors import shown
     from sla.report.run import write_run_page
+    from sla.tasks.classifier.run import Run
 
+    if not isinstance(run, Run):
+        return  # pages are of classifiers
     try:
-        write_run_page(run, run.folder / "report.html", progress=display.reading)
+        write_run_page(run, run.folder / "report.html", progress=display)
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        display.say(f"no page was written: {lines[0]}")
+        display.message(f"no page was written: {lines[0]}")
     else:
-        display.say(f"its page: {shown(run.folder / 'report.html')}")
+        display.message(f"its page: {shown(run.folder / 'report.html')}")
 
 
-def _preview_one(config: "Config") -> None:
+def _preview_one(config: "TrainingConfig") -> None:
     from sla.cli.display import TrainingDisplay
     from sla.session import preview
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        preview(config, say=display.say, progress=display.reading)
+        preview(config, progress=display)
 
 
-def _print_results(runs: "list[Run]") -> None:
+def print_results(runs: "Sequence[OpenedRun]") -> None:
+    """The folders of finished runs, and their accuracies in one table for each task."""
+    from sla.tasks.classifier.run import Run
+    from sla.tasks.fewshot.run import FewShotRun
+
+    for run in runs:
+        print(f"run: {run.folder}")
+    _print_classifiers([run for run in runs if isinstance(run, Run)])
+    _print_few_shot([run for run in runs if isinstance(run, FewShotRun)])
+
+
+def _print_classifiers(runs: "Sequence[Run]") -> None:
     from sla.cli.display import print_table
 
     rows = []
@@ -130,10 +173,25 @@ def _print_results(runs: "list[Run]") -> None:
                     mark = " *" if inference == result["headline"] and checkpoint == "last" else ""
                     label = f"{run.config.method.name}, {checkpoint}, {split}"
                     rows.append((label, inference + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
-        print(f"run: {run.folder}")
+    if not rows:
+        return
     print_table(("", "inference", "accuracy %", "ECE %"), rows)
     for run in runs:
-        told = run.result.get("view_accuracy")
-        if told is not None:
-            print(f"{run.config.method.name}: {told['advice']}")
+        views = run.result.get("view_accuracy")
+        if views is not None:
+            print(f"{run.config.method.name}: {views['advice']}")
     print("* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing.")
+
+
+def _print_few_shot(runs: "Sequence[FewShotRun]") -> None:
+    from sla.cli.display import print_table
+
+    rows = [
+        (f"{checkpoint}, {shot}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
+        for run in runs
+        for checkpoint, found in run.result["accuracies"].items()
+        for shot, kinds in found["test"].items()
+        for kind, scores in kinds.items()
+    ]
+    if rows:
+        print_table(("test classes", "inference", "accuracy %"), rows)

@@ -1,4 +1,4 @@
-"""`sla views`: which views can be told in these images, before any training."""
+"""`sla views`: which views are recognisable in these images, before any training."""
 
 from typing import Annotated, Literal
 
@@ -16,9 +16,9 @@ def views(
         Literal["refuse", "skip"], typer.Option(help="refuse, or skip what cannot be read, with a note.")
     ] = "refuse",
 ) -> None:
-    """Which views can be told: a small network learns it, and is measured on held-out images.
+    """Which views are recognisable: a small network learns them, and is measured on held-out images.
 
-    Where a view cannot be told, SLA by it cannot help. Where it can, a gain is possible, not promised.
+    Where a view is not recognisable, SLA with it cannot help. Where it is, a gain is possible, not promised.
     """
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
@@ -36,9 +36,9 @@ def views(
     rows = []
     for one in found:
         mean, low, high = one.accuracy
-        told = f"{mean:.1f}", f"{low:.1f} to {high:.1f}", one.verdict
-        rows.append((one.views.text, len(one.views), f"{one.chance:.1f}", *told))
-    print_table(("views", "M", "guessing %", "told %", "95% interval", "verdict"), rows)
+        scores = f"{mean:.1f}", f"{low:.1f} to {high:.1f}", one.verdict
+        rows.append((one.views.text, len(one.views), f"{one.chance:.1f}", *scores))
+    print_table(("views", "M", "guessing %", "recognised %", "95% interval", "verdict"), rows)
     good = [one.views.text for one in found if one.verdict == CAN]
     for one in found:
         print(advise(one, good))

@@ -1,10 +1,10 @@
-"""Runs side by side on the same images: who is right where the other is not, and what chance explains."""
+"""Runs compared on the same images: accuracies, differences, and whether chance explains them."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,56 +12,64 @@ import torch
 from torch import Tensor
 
 from sla.compare.shared_images import SharedImages, open_runs
-from sla.datasets.download import Progress
 from sla.errors import shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
-from sla.runs.config import Config, keys
+from sla.progress import QUIET, Progress
+from sla.runs.config import keys
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
-MOST_SAID = 3  # differences told one by one in the summary
-RISK = 0.05  # a difference is called clear when chance alone would give it less often than this
+MOST_SAID = 3  # differences that the summary lists one by one
+RISK = 0.05  # significance level: a difference is clear if its p-value is below
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run with one kind of inference, and what it answered: classes (n,), and how sure it was (n,)."""
+    """A run with one inference: its predicted classes (n,) and their probabilities (n,)."""
 
     run: Run
     inference: str
-    given: Tensor
+    predicted: Tensor
     confidence: Tensor
 
     @property
     def name(self) -> str:
-        """The folder as it was typed, and the kind."""
+        """The folder as it was typed, and the inference."""
         return f"{shown(self.run.folder)}, {self.inference}"
 
 
 class Difference(NamedTuple):
-    """An entry against the first one, on the same images: counts, points with their interval, p-values."""
+    """An entry compared with the first on the same images; `points` is the difference of accuracies."""
 
     both_right: int
-    gained: int  # right where the first was wrong
-    lost: int  # wrong where the first was right
+    gained: int  # correct where the first is wrong
+    lost: int  # wrong where the first is correct
     both_wrong: int
     points: Interval
     p: float  # McNemar's, exact
-    adjusted: float  # by Holm, for as many differences as there are
+    adjusted: float  # for the number of differences, by Holm
 
     @property
-    def verdict(self) -> str:
-        """In one word or three."""
+    def outcome(self) -> str:
+        """better, worse, or no clear difference, as the p-value decides."""
         if self.adjusted >= RISK:
             return "no clear difference"
         return "better" if self.gained > self.lost else "worse"
 
+    @property
+    def verdict(self) -> str:
+        """The outcome, and a remark where the interval alone would have said something else."""
+        if (self.points.sign != 0) == (self.adjusted < RISK):
+            return self.outcome
+        return f"{self.outcome} (p decides; the interval {'excludes' if self.points.sign else 'includes'} 0)"
+
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Entries that differ in their seed alone: places in the comparison, seeds, accuracies in percent."""
+    """Entries that differ only in their seed: indices in the comparison, seeds, accuracies in percent."""
 
     places: list[int]
     seeds: list[int]
@@ -73,7 +81,7 @@ class SeedGroup:
         return mean_sd(self.values)
 
     def difference(self, first: "SeedGroup") -> Interval | None:
-        """Paired by seed, by Student's t; None unless both have the same seeds, two at least, each once."""
+        """Paired by seed (Student's t); None unless both have the same seeds, at least two, each once."""
         seeds = sorted(self.seeds)
         if seeds != sorted(first.seeds) or len(set(seeds)) < max(len(seeds), 2):
             return None
@@ -83,27 +91,27 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Entries on the images that all of them can be judged by; the first is what the others are held to."""
+    """Entries evaluated on the images that no run was trained on; the first is the reference."""
 
     dataset: Dataset  # its classes in the first run's order
-    what: str  # the images' name
+    what: str  # what the images are, e.g. `test images`
     entries: list[Entry]
     notes: list[str]
 
     @cached_property
     def right(self) -> list[Tensor]:
-        """For each entry whether it was right, bool (n,)."""
+        """For each entry whether its predictions are correct, bool (n,)."""
         targets = torch.as_tensor(self.dataset.targets)
-        return [entry.given == targets for entry in self.entries]
+        return [entry.predicted == targets for entry in self.entries]
 
     @cached_property
     def accuracies(self) -> list[Interval]:
-        """For each entry the share of right answers in percent, by Wilson."""
+        """For each entry the accuracy in percent, with Wilson's interval."""
         return [share(int(right.sum()), len(right)) for right in self.right]
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Of every entry but the first to the first."""
+        """Every other entry compared with the first."""
         first, counts = self.right[0], []
         for right in self.right[1:]:
             gained, lost = int((right & ~first).sum()), int((~right & first).sum())
@@ -115,19 +123,19 @@ class Comparison:
         ]
 
     def flipped(self, place: int) -> tuple[list[int], list[int]]:
-        """The images that an entry gained and lost against the first; the surest wrong answer comes first."""
+        """The images that an entry gained and lost against the first, most confident mistakes first."""
         first, other = self.entries[0], self.entries[place]
         gained, lost = self.right[place] & ~self.right[0], ~self.right[place] & self.right[0]
 
-        def surest(checkpoint: Tensor, wrong: Entry) -> list[int]:
-            found = checkpoint.nonzero().squeeze(1)
+        def most_confident(flipped: Tensor, wrong: Entry) -> list[int]:
+            found = flipped.nonzero().squeeze(1)
             return found[wrong.confidence[found].argsort(descending=True, stable=True)].tolist()
 
-        return surest(gained, first), surest(lost, other)
+        return most_confident(gained, first), most_confident(lost, other)
 
     @cached_property
     def groups(self) -> list[SeedGroup]:
-        """Entries by configuration but for the seed, in order; none where no seed was repeated."""
+        """Entries grouped by configuration except the seed; empty if every configuration has one seed."""
         found: dict[str, list[int]] = {}
         for place, entry in enumerate(self.entries):
             config = _values(entry.run.config)
@@ -146,15 +154,15 @@ class Comparison:
 
     @cached_property
     def settings(self) -> dict[str, list[Any]]:
-        """The keys of the configuration that are not alike, with the value of each entry."""
+        """The configuration keys that differ, with the value of each entry."""
         trees = [_values(entry.run.config) for entry in self.entries]
-        columns = {key: [tree[key] for tree in trees] for key in keys()}
+        columns = {key: [tree[key] for tree in trees] for key in keys(ClassifierConfig)}
         return {key: values for key, values in columns.items() if any(v != values[0] for v in values)}
 
     def summary(self) -> str:
-        """What the numbers show, in words that follow from them."""
+        """What the numbers show, in words."""
         first, top1 = self.entries[0], self.accuracies[0].mean
-        words = [f"On {len(self.dataset):,} {self.what}, {first.name} is right on {top1:.1f}%."]
+        words = [f"On {len(self.dataset):,} {self.what}, {first.name} has an accuracy of {top1:.1f}%."]
         others = list(zip(self.entries[1:], self.differences, strict=True))
         for entry, one in others if len(others) <= MOST_SAID else []:
             mean, low, high = one.points
@@ -163,14 +171,14 @@ class Comparison:
                 f"{one.gained:,} gained, {one.lost:,} lost, p {format_p(one.adjusted)}), {one.verdict}."
             )
         if len(others) > MOST_SAID:
-            said = Counter(one.verdict for _, one in others)
-            parts = [f"{n} {what.replace('no ', 'without ', 1)}" for what, n in said.items()]
-            words.append(f"Of {len(others)} others: {', '.join(parts)}.")
+            said = Counter(one.outcome for _, one in others)
+            parts = [f"{n} {what.replace('no ', 'with no ', 1)}" for what, n in said.items()]
+            words.append(f"Of the {len(others)} other runs: {', '.join(parts)}.")
         for group in self.groups[1:]:
             if found := group.difference(self.groups[0]):
                 name, points = self.entries[group.places[0]].name, f"{found.mean:+.1f} points"
                 ends = f"{found.low:+.1f} to {found.high:+.1f}"
-                words.append(f"Over {len(group.seeds)} seeds, {name} and its like: {points} ({ends}).")
+                words.append(f"Over {len(group.seeds)} seeds of {name}: {points} (95% interval {ends}).")
         return " ".join(words)
 
 
@@ -179,10 +187,10 @@ def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
-def _values(config: Config) -> dict[str, Any]:
-    """Every key of a configuration with its value, as plain values."""
+def _values(config: ClassifierConfig) -> dict[str, Any]:
+    """Every key of a configuration with its value."""
     tree, found = config.model_dump(mode="json"), {}
-    for key in keys():
+    for key in keys(ClassifierConfig):
         part, _, name = key.rpartition(".")
         found[key] = (tree[part] if part else tree)[name]
     return found
@@ -195,39 +203,41 @@ def compare(
     checkpoint: str = "last",
     data: str | Path | None = None,
     on_bad_image: OnBadImage | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Comparison:
-    """Open runs, each `FOLDER` or `FOLDER:KIND`, and put the same images to all of them.
+    """Open runs, each `FOLDER` or `FOLDER:INFERENCE`, and evaluate all of them on the same images.
 
-    The images are the first run's own test images (or held-out ones), or those of `data`; the kind of
-    inference is the one named, else `how`, else each run's headline.
+    The images are the first run's own test images (or held-out ones), or those of `data`. The inference is
+    the one in the name, else `inference`, else each run's headline.
     """
-    runs, kinds = open_runs(names, inference, checkpoint)
+    runs, inferences = open_runs(names, inference, checkpoint)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
     outputs = {
-        run: run.evaluate(
+        run: run.outputs(
             images.of[run],
-            partial(progress, f"looking at the images with {shown(run.folder)}") if progress else None,
-            inferences=tuple(kind for one, kind in zip(runs, kinds, strict=True) if one is run),
+            progress=progress,
+            what=f"evaluating {shown(run.folder)}",
+            inferences=tuple(name for one, name in zip(runs, inferences, strict=True) if one is run),
         )
         for run in images.of
     }
     entries, classes = [], runs[0].classes
-    for run, kind in zip(runs, kinds, strict=True):
-        place = torch.tensor([classes.index(name) for name in run.classes])  # of its classes in the first's
-        logits = outputs[run].logits[kind].double() / run.temperatures.get(kind, 1.0)
-        confidence, given = logits.softmax(1).max(1)
-        entries.append(Entry(run, kind, place[given], confidence))
+    for run, name in zip(runs, inferences, strict=True):
+        # The runs may number the classes differently.
+        number = torch.tensor([classes.index(one) for one in run.classes])
+        logits = outputs[run].logits[name].double() / run.temperatures.get(name, 1.0)
+        confidence, predicted = logits.softmax(1).max(1)
+        entries.append(Entry(run, name, number[predicted], confidence))
     return Comparison(same_classes(images.of[runs[0]], classes), images.what, entries, images.notes)
 
 
 def as_tree(comparison: Comparison) -> dict[str, Any]:
-    """The whole comparison as plain values, for JSON; shares and differences in percent and points."""
+    """The whole comparison for JSON; accuracies in percent, differences in percentage points."""
     entries = []
     for place, (entry, top1) in enumerate(zip(comparison.entries, comparison.accuracies, strict=True)):
         tree = {
             "run": str(entry.run.folder),
-            "how": entry.inference,
+            "inference": entry.inference,
             "method": entry.run.config.method.name,
             "seed": entry.run.config.run.seed,
             "right": int(comparison.right[place].sum()),
@@ -239,7 +249,7 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
             gained, lost = (
                 [_flip(comparison, place, image) for image in images] for images in comparison.flipped(place)
             )
-            tree["difference"] = {**one._asdict(), "points": one.points._asdict(), "verdict": one.verdict}
+            tree["difference"] = {**one._asdict(), "points": one.points._asdict(), "verdict": one.outcome}
             tree["flipped"] = {"gained": gained, "lost": lost}
         entries.append(tree)
     groups = []
@@ -270,6 +280,6 @@ def _flip(comparison: Comparison, place: int, image: int) -> dict[str, str]:
     return {
         "image": comparison.dataset.name(image),
         "class": classes[int(comparison.dataset.targets[image])],
-        "first": classes[int(comparison.entries[0].given[image])],
-        "this": classes[int(comparison.entries[place].given[image])],
+        "first": classes[int(comparison.entries[0].predicted[image])],
+        "this": classes[int(comparison.entries[place].predicted[image])],
     }

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from sla.compare.shared_images import SharedImages, check_labels
-from sla.datasets.download import Progress
 from sla.errors import InputError, SLAWarning
-from sla.images.files import Tick
 from sla.images.storage import OnBadImage
 from sla.inference import check_inference
+from sla.progress import QUIET, Progress
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.run import Run
 
@@ -21,10 +20,9 @@ def evaluate_ensemble(
     runs: Sequence[Run],
     data: str | Path | None = None,
     inference: str | None = None,
-    tick: Tick | None = None,
     *,
     on_bad_image: OnBadImage | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     **options: Any,
 ) -> Outputs:
     """Class logits of the runs together, by one kind of inference for all or by each one's headline.
@@ -46,12 +44,19 @@ def evaluate_ensemble(
     total, targets = torch.zeros(()), torch.zeros(())
     for number, run in enumerate(runs):
         kind = inference or run.model.method.headline
-
-        def advance(done: int, count: int, before: int = number) -> None:
-            if tick is not None:
-                tick(before * count + done, len(runs) * count)
-
-        outputs = run.evaluate(shared.of[run], advance, inferences=(kind,), **options)
+        passes = _OneOf(progress, number, len(runs))
+        outputs = run.evaluate(shared.of[run], passes, inferences=(kind,), **options)
         total = total + outputs.logits[kind][:, [run.classes.index(name) for name in first.classes]]
         targets = outputs.targets if run is first else targets
     return Outputs({"ensemble": total / len(runs)}, targets)
+
+
+class _OneOf(Progress):
+    """The pass of one run, as a part of the pass of all runs."""
+
+    def __init__(self, inner: Progress, number: int, count: int) -> None:
+        self.inner, self.number, self.count = inner, number, count
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        images = total or 0
+        self.inner.advance("evaluating all runs", self.number * images + done, self.count * images)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from sla.datasets.download import Progress
 from sla.errors import InputError, listed, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.inference import check_inference
+from sla.progress import Progress
 from sla.tasks.classifier.run import HELD_OUT, Run
 
 
@@ -62,7 +62,7 @@ class SharedImages:
         runs: Sequence[Run],
         data: str | Path | None,
         on_bad_image: OnBadImage | None,
-        progress: Progress | None,
+        progress: Progress,
     ) -> None:
         self.on_bad_image, self.progress = on_bad_image, progress
         self.notes: list[str] = []
@@ -80,7 +80,7 @@ class SharedImages:
         wanted = [name for name in dict.fromkeys(names[first]) if name in common]
         if not wanted:
             raise InputError(
-                f"no image of {shown(data or first.config.data.source)} can be put to all of these runs: "
+                f"no image of {shown(data or first.config.data.source)} can be used for all of these runs: "
                 "none was held out by each; name other data by --data"
             )
         if len(wanted) < len(names[first]):

@@ -12,8 +12,9 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
 from sla.errors import InputError
@@ -24,36 +25,18 @@ CHUNK = 1 << 20
 # What the standard readers raise at a damaged archive; the second row: zipfile, at a bad field or a password.
 DAMAGE: tuple[type[Exception], ...] = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
-    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError),
+    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError, OSError),
 )
-UNWRITABLE = (
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-)  # names, not the disk, are at fault
-OPENERS: tuple[tuple[bytes, Any], ...] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ", lzma.open),
-)
-
-
-def unpack(
-    archive: str | Path, target: str | Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
-) -> Path:
-    """A tar (plain, gz, bz2, xz) or zip archive unpacked as the new folder `target`: whole, or not at all."""
-    with new_folder(target) as folder:
-        unpack_into(archive, folder, max_bytes=max_bytes, max_files=max_files)
-    return Path(target)
+BAD_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # the name's fault, not the disk's
+OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
 @contextlib.contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
-    """A temporary sibling of `target` that takes its name when the block ends well, and else vanishes."""
+    """A temporary folder beside `target`: renamed to it when the block succeeds, removed otherwise."""
     target = Path(target)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InputError(f"{target}: already there; remove it first, or name another folder")
+        raise InputError(f"{target}: already exists; remove it, or name another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     folder.mkdir()
@@ -69,131 +52,100 @@ def new_folder(target: str | Path) -> Iterator[Path]:
 def unpack_into(
     archive: str | Path, folder: Path, *, max_bytes: int = MAX_BYTES, max_files: int = MAX_FILES
 ) -> None:
-    """Unpack into a folder of the caller's own making, which must hold no links.
+    """Unpack a tar (plain, gz, bz2, xz) or zip archive into an existing folder, which must contain no links.
 
     Refused with one line: `..`, absolute paths, links, devices, more than `max_bytes` or `max_files`.
     """
-    archive = Path(archive)
-    writer = _Writer(archive, folder, max_bytes, max_files)
-    try:
+    archive, limits = Path(archive), (max_bytes, max_files)
+    with _one_line_errors(archive):
         if zipfile.is_zipfile(archive):
-            _unpack_zip(archive, writer)
-        else:
-            _unpack_tar(archive, writer)
-    except InputError:
-        raise
-    except DAMAGE as error:
-        raise _damaged(archive, error) from None
-    except OSError as error:
-        if error.errno is not None and error.errno != errno.EINVAL:  # the disk's fault, not the archive's
-            raise
-        raise _damaged(archive, error) from None
+            with zipfile.ZipFile(archive) as opened:
+                found = ((m, m.filename, m.file_size, _zip_refusal(m)) for m in opened.infolist())
+                _extract(archive, found, partial(opened.extract, path=folder), *limits)
+            return
+        with _decompressed(archive) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                members = ((m, m.name, m.size, _tar_refusal(m)) for m in tar)
+                write = partial(tar.extract, path=folder, set_attrs=False, filter="data")
+                _extract(archive, members, write, *limits)
+            while chunk := stream.read(CHUNK):  # to the end: the compressed stream's own checksum is compared
+                if chunk.strip(b"\0"):
+                    raise tarfile.ReadError("a damaged member, after which nothing can be read")
 
 
 def gunzip(archive: str | Path, target: Path, *, max_bytes: int = MAX_BYTES) -> None:
     """One gzipped file unpacked to `target`."""
-    writer = _Writer(Path(archive), target.parent, max_bytes, 1)
+    written = 0
+    with _one_line_errors(Path(archive)), gzip.open(archive) as source, target.open("wb") as out:
+        while chunk := source.read(CHUNK):
+            written += len(chunk)
+            if written > max_bytes:
+                raise InputError(f"{archive}: unpacks to over the {max_bytes:,} bytes allowed")
+            out.write(chunk)
+
+
+@contextlib.contextmanager
+def _one_line_errors(archive: Path) -> Iterator[None]:
     try:
-        with gzip.open(archive) as source:
-            writer.file(target.name, source)
+        yield
     except InputError:
         raise
     except DAMAGE as error:
-        raise _damaged(Path(archive), error) from None
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # the disk's fault, not the archive's
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{archive}: truncated, damaged, or no archive ({reason})") from None
 
 
-def _damaged(archive: Path, error: Exception) -> InputError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"{archive}: truncated, damaged, or no archive ({reason})")
-
-
-class _Writer:
-    """Writes members below one folder, and counts."""
-
-    def __init__(self, archive: Path, folder: Path, max_bytes: int, max_files: int) -> None:
-        self.archive, self.folder = archive, folder
-        self.max_bytes, self.max_files = max_bytes, max_files
-        self.bytes = self.members = 0
-
-    def refuse(self, name: str, why: str) -> InputError:
-        return InputError(f"{self.archive}: member {name!r} {why}; nothing of it was kept")
-
-    def place(self, name: str) -> Path:
-        self.members += 1
-        if self.members > self.max_files:
-            raise self.refuse(name, f"is one more than the {self.max_files:,} files allowed")
-        path, windows = PurePosixPath(name), PureWindowsPath(name)
-        if path.is_absolute() or windows.drive or windows.root:
-            raise self.refuse(name, "has an absolute path")
-        if ".." in path.parts or ".." in windows.parts:
-            raise self.refuse(name, "climbs out of the folder with '..'")
-        if "\0" in name:
-            raise self.refuse(name, "has a NUL in its name")
-        return self.folder / path
-
-    def directory(self, name: str) -> None:
-        self._guard(name, lambda path: path.mkdir(parents=True, exist_ok=True))
-
-    def file(self, name: str, source: Any) -> None:
-        def write(path: Path) -> None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as out:
-                while chunk := source.read(CHUNK):
-                    self.bytes += len(chunk)
-                    if self.bytes > self.max_bytes:
-                        raise self.refuse(name, f"brings it over the {self.max_bytes:,} bytes allowed")
-                    out.write(chunk)
-
-        self._guard(name, write)
-
-    def _guard(self, name: str, write: Any) -> None:
-        path = self.place(name)
+def _extract(
+    archive: Path,
+    members: Iterable[tuple[Any, str, int, str]],
+    write: Callable[[Any], object],
+    max_bytes: int,
+    max_files: int,
+) -> None:
+    """Write each (member, name, size, why it is refused) unless something is wrong with it."""
+    total = 0
+    for count, (member, name, size, refusal) in enumerate(members, 1):
+        total += size  # neither reader unpacks more than the size in the header
+        why = refusal or _name_refusal(name)
+        if count > max_files:
+            why = f"is one more than the {max_files:,} files allowed"
+        if total > max_bytes:
+            why = f"brings it over the {max_bytes:,} bytes allowed"
         try:
-            write(path)
+            if not why:
+                write(member)
         except OSError as error:
-            if error.errno not in UNWRITABLE:
+            if error.errno not in BAD_NAME:
                 raise
-            raise self.refuse(name, f"cannot be written ({error.strerror})") from None
+            why = f"cannot be written ({error.strerror})"
+        if why:
+            raise InputError(f"{archive}: member {name!r} {why}; nothing was unpacked")
 
 
-def _unpack_zip(archive: Path, writer: _Writer) -> None:
-    with zipfile.ZipFile(archive) as opened:
-        for member in opened.infolist():
-            kind = (member.external_attr >> 16) & 0o170000  # the Unix mode, where the archive has one
-            if kind not in (0, 0o100000, 0o040000):
-                raise writer.refuse(member.filename, "is a link or a device")
-            if member.is_dir():
-                writer.directory(member.filename)
-            else:
-                with opened.open(member) as source:
-                    writer.file(member.filename, source)
+def _name_refusal(name: str) -> str:
+    path = PureWindowsPath(name)  # which knows both slashes, and drives
+    if path.drive or path.root:
+        return "has an absolute path"
+    if "\0" in name:
+        return "has a NUL in its name"
+    return "climbs out of the folder with '..'" if ".." in path.parts else ""
 
 
-def _unpack_tar(archive: Path, writer: _Writer) -> None:
-    with _decompressed(archive) as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as opened:
-            for member in opened:
-                if member.isdir():
-                    writer.directory(member.name)
-                elif not member.isreg():
-                    raise writer.refuse(member.name, "is a link" if _is_link(member) else "is a device")
-                else:
-                    source = opened.extractfile(member)
-                    assert source is not None
-                    writer.file(member.name, source)
-        while chunk := stream.read(CHUNK):  # to the end: the compressed stream's own checksum is compared
-            if chunk.strip(b"\0"):
-                raise tarfile.ReadError("a damaged member, after which nothing can be read")
+def _zip_refusal(member: zipfile.ZipInfo) -> str:
+    kind = (member.external_attr >> 16) & 0o170000  # the Unix mode, where the archive has one
+    return "" if kind in (0, 0o100000, 0o040000) else "is a link or a device"
 
 
-def _is_link(member: tarfile.TarInfo) -> bool:
-    return member.issym() or member.islnk()
+def _tar_refusal(member: tarfile.TarInfo) -> str:
+    if member.isreg() or member.isdir():
+        return ""
+    return "is a link" if member.issym() or member.islnk() else "is a device"
 
 
 def _decompressed(archive: Path) -> IO[bytes]:
     with archive.open("rb") as file:
         head = file.read(6)
-    for magic, opener in OPENERS:
-        if head.startswith(magic):
-            return opener(archive, "rb")
-    return archive.open("rb")
+    opener = next((opener for magic, opener in OPENERS.items() if head.startswith(magic)), open)
+    return opener(archive, "rb")

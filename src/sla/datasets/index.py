@@ -1,4 +1,4 @@
-"""The list of labelled image files: which is of which class and split, and how the list is kept on disk."""
+"""The list of labelled image files, with class and split of each, and how the list is saved."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sla.datasets.entry import SPLIT_NAMES
 from sla.disk import replacing
 from sla.errors import InputError, SLAWarning, listed, shown
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
-SPLIT_NAMES = ("train", "val", "test")
 VERSION = 1
-SETTLED_NS = 3_000_000_000  # the coarsest clock of a file system, and some
+SETTLED_NS = 3_000_000_000  # more than the coarsest clock of a file system
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,24 @@ class Index:
     targets: np.ndarray  # int64 (n,)
     splits: np.ndarray  # uint8 (n,): places in SPLIT_NAMES
     classes: tuple[str, ...]
-    ignored: int  # files passed over: hidden, broken links, or not named like an image
+    ignored: int  # files skipped: hidden, dangling links, or without an image's extension
     sources: Paths  # the folders that were read, or the CSV
-    stamps: np.ndarray  # int64 (sources, 2): time of change and size of each
+    stamps: np.ndarray  # int64 (sources, 2): modification time and size of each
 
     def __len__(self) -> int:
         return len(self.targets)
 
+    def is_current(self) -> bool:
+        """Whether no source has changed since, as far as modification times can show."""
+        try:
+            now = np.array([stamp(os.stat(source), time.time_ns()) for source in self.sources])
+        except OSError:
+            return False
+        return now.shape == self.stamps.shape and bool((now == self.stamps).all() and (now >= 0).all())
+
 
 class IndexBuilder:
-    """An index in the making; classes are numbered as they come and sorted at the end."""
+    """An index under construction; classes are numbered in order of appearance and sorted at the end."""
 
     def __init__(self) -> None:
         self.names, self.ends = bytearray(), array("q")
@@ -47,7 +55,7 @@ class IndexBuilder:
         return len(self.ends)
 
     def add(self, path: str, label: str, split: int) -> None:
-        """One more image: its path relative to the root, its class, its place in SPLIT_NAMES."""
+        """Add an image: its path relative to the root, its class, its place in SPLIT_NAMES."""
         self.names += os.fsencode(path)
         self.ends.append(len(self.names))
         self.targets.append(self.classes.setdefault(label, len(self.classes)))
@@ -61,7 +69,7 @@ class IndexBuilder:
         targets, splits = place[np.array(self.targets)], np.array(self.splits)
         _check_classes(source, order, targets, splits)
         paths = Paths(root, np.frombuffer(bytes(self.names), np.uint8), np.array(self.ends))
-        # A folder name that is not Unicode must not break whoever writes class names down.
+        # A folder name that is not Unicode must not fail where class names are written.
         classes = tuple(name.encode("utf-8", "backslashreplace").decode() for name in order)
         return Index(paths, targets, splits, classes, ignored, sources, stamps)
 
@@ -73,18 +81,18 @@ def _check_classes(source: str | Path, classes: list[str], targets: np.ndarray, 
     for split in (1, 2):
         extra = [shown(classes[i]) for i in np.setdiff1d(targets[splits == split], known)]
         if extra:
-            raise InputError(f"{where}: {SPLIT_NAMES[split]} has classes that train has not: {listed(extra)}")
+            raise InputError(f"{where}: {SPLIT_NAMES[split]} has classes missing from train: {listed(extra)}")
     if len(known) < 2:
-        raise InputError(f"{where}: one class only, {shown(classes[0])!r}; a classifier needs at least two")
+        raise InputError(f"{where}: only one class, {shown(classes[0])!r}; a classifier needs at least two")
 
 
 def stamp(info: os.stat_result, now: int) -> tuple[int, int]:
-    """Time of change and size; a time so recent that a further change might not show counts as unknown."""
+    """Modification time and size; a time so recent that a further change might not show counts as unknown."""
     return (info.st_mtime_ns if info.st_mtime_ns < now - SETTLED_NS else -1), info.st_size
 
 
-def save_index(index: Index, kept: Path) -> None:
-    """Keep the index for the next start; a place that cannot be written is only a warning."""
+def save_index(index: Index, file: Path) -> None:
+    """Save the index for the next start; if it cannot be written, that is only a warning."""
     about = {"version": VERSION, "classes": index.classes, "ignored": index.ignored}
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
@@ -97,26 +105,24 @@ def save_index(index: Index, kept: Path) -> None:
         "stamps": index.stamps,
     }
     try:
-        with replacing(kept) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        with replacing(file) as opened:
+            np.savez(opened, **arrays)  # type: ignore[arg-type]
     except OSError as error:
-        warnings.warn(f"{shown(kept)}: the index cannot be kept: {error.strerror}", SLAWarning)
+        warnings.warn(f"{shown(file)}: the index cannot be saved: {error.strerror}", SLAWarning)
 
 
-def load_index(kept: Path, path: str | Path) -> Index | None:
-    """The kept index if it is whole and still true."""
+def load_index(file: Path, path: str | Path) -> Index | None:
+    """The saved index if it is complete and still valid."""
     full = os.path.abspath(path)
     root = os.path.dirname(full) if os.path.isfile(full) else full
     try:
-        with np.load(kept, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with np.load(file, allow_pickle=False) as saved:
+            arrays = {name: saved[name] for name in saved.files}
         about = json.loads(arrays["about"].tobytes())
         sources = Paths(root, arrays["source_names"], arrays["source_ends"])
-        now = np.array([stamp(os.stat(source), time.time_ns()) for source in sources])
-        if about["version"] != VERSION or (now != arrays["stamps"]).any() or (now < 0).any():
-            return None
         paths = Paths(root, arrays["names"], arrays["ends"])
         classes, targets = tuple(about["classes"]), arrays["targets"].astype(np.int64)
-        return Index(paths, targets, arrays["splits"], classes, about["ignored"], sources, arrays["stamps"])
-    except Exception:  # whatever is wrong with it, a new one is made
+        index = Index(paths, targets, arrays["splits"], classes, about["ignored"], sources, arrays["stamps"])
+        return index if about["version"] == VERSION and index.is_current() else None
+    except Exception:  # whatever is wrong with it, a new one is built
         return None

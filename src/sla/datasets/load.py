@@ -1,38 +1,29 @@
-"""Datasets by name or folder: found where they lie, got if wanted, and opened as splits."""
+"""Datasets by name or folder, opened as splits; downloaded first if asked to."""
 
 import hashlib
 import os
 import struct
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sla.datasets.catalogue import CATALOGUE, find_entry, source_of
-from sla.datasets.download import Progress, obtain
-from sla.datasets.entry import Entry, Web
+from sla.datasets.catalogue import CATALOGUE, source_of
+from sla.datasets.entry import Entry
+from sla.datasets.find import find, get
 from sla.datasets.folder import load_folder
 from sla.datasets.formats import Arrays, Parts
 from sla.datasets.formats.wordnet import class_lists
-from sla.datasets.layouts import Layout, expected_layout, find_layout
-from sla.disk import exclusive
-from sla.errors import InputError, SLAError, SLAWarning, nearest
+from sla.datasets.layouts import expected_layout
+from sla.errors import InputError, SLAWarning, nearest
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, store_files
 from sla.images.store import ArrayImages, Dataset, Splits
+from sla.progress import Advance, Progress, as_progress
 
 NAMESAKES = ("mnist", "fashion-mnist")
-
-
-class Got(NamedTuple):
-    """Where a dataset lies, and how it came there."""
-
-    folder: Path
-    route: str
 
 
 def load(
@@ -44,89 +35,49 @@ def load(
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
     download: bool = False,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> Splits:
     """A dataset of the catalogue by name, or a folder of images, or a CSV of path and label.
 
-    A name is looked for below `root`, by default the data folder (`SLA_DATA`, else the platform's cache
-    folder), in its owner's layout or as class folders; with `download` it is got when it is not there. A
-    folder that has a dataset's name is meant by writing `./name`. `size` (H, W) is that of stored pictures
-    and, like `cache`, `memory_limit` and `on_bad_image`, concerns datasets of image files (`load_folder`).
+    A name is searched for below `root`, by default the data folder (`SLA_DATA`, else the platform's cache
+    folder), in its owner's layout or as class folders; with `download` it is downloaded if missing. Write
+    `./name` for a folder that has a dataset's name. `size` (H, W) is that of stored images and, like
+    `cache`, `memory_limit` and `on_bad_image`, applies to datasets of image files (`load_folder`).
     """
     both = (size, size) if isinstance(size, int) else size
-    seen = (lambda done, total: progress("reading images", done, total)) if progress else None
-    storage = Storage(both, on_bad_image, cache, memory_limit, seen)
+    watcher = as_progress(progress)
+    storage = Storage(both, on_bad_image, cache, memory_limit, watcher)
     if isinstance(data, str) and data in CATALOGUE:
-        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download, progress)
+        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download, watcher)
     path = Path(data).expanduser()
     if not path.exists() and os.sep not in str(data) and path.suffix.lower() not in (".csv", ".tsv"):
         raise InputError(
-            f"{data!r} is no folder here and no dataset's name{nearest(str(data), list(CATALOGUE))}"
+            f"{data!r} is neither a folder nor the name of a dataset{nearest(str(data), list(CATALOGUE))}"
         )
     return load_folder(
-        path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=seen
+        path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=watcher
     )
 
 
-def get(name: str, *, root: str | Path | None = None, progress: Progress | None = None) -> Got:
-    """Make sure that a dataset is on disk; of several processes that ask at once, one does the work."""
-    entry = find_entry(name)
-    source, base = source_of(entry), Path(root) if root else cache_dir()
-    if found := find(name, root=root):
-        carried = not source.routes and not source.agreement
-        return Got(found[0], "part of this package" if carried else "already there")
-    if not source.routes:
-        raise InputError(f"{name}: cannot be downloaded: {entry.agreement}; looked for in {base}")
-    try:
-        with exclusive(base / f".{source.name}.lock"):
-            if found := find(name, root=root):
-                return Got(found[0], "already there")
-            route = obtain(source, base / source.name, progress, _reads_as(source))
-    except OSError as error:
-        raise SLAError(f"{base}: cannot be written: {error.strerror}") from None
-    found = find(name, root=root)
-    assert found is not None
-    return Got(found[0], route)
-
-
-def _reads_as(entry: Entry) -> Callable[[Path], None]:
-    def accept(folder: Path) -> None:
-        found = find_layout(entry.name, [folder])
-        if found is None:
-            raise InputError(f"what was got is not {expected_layout(entry.name)}")
-        if any(
-            file.checksum is None for route in entry.routes if isinstance(route, Web) for file in route.files
-        ):
-            found[1].read(found[0])  # without checksums, lists that name what is there must do
-
-    return accept
-
-
-def find(name: str, *, root: str | Path | None = None) -> tuple[Path, Layout] | None:
-    """The folder in which a dataset already lies, and its layout: below the root, else as installed."""
-    source, base = source_of(find_entry(name)), Path(root) if root else cache_dir()
-    return find_layout(source.name, [base / source.name, base, *map(Path, source.installed)])
-
-
 def _load_named(
-    entry: Entry, root: Path | None, storage: Storage, download: bool, progress: Progress | None
+    entry: Entry, root: Path | None, storage: Storage, download: bool, progress: Progress
 ) -> Splits:
     found = find(entry.name, root=root)
     if found is None and download:
         get(entry.name, root=root, progress=progress)
         found = find(entry.name, root=root)
     if found is None:
-        source, way = source_of(entry), entry.agreement or f"`sla data get {entry.name}` gets it"
-        raise InputError(
-            f"{entry.name}: not in {root or cache_dir()}: no {expected_layout(source.name)}; {way}"
-        )
+        source, way = source_of(entry), entry.agreement or f"`sla data get {entry.name}` downloads it"
+        if not source.routes and not entry.agreement:
+            way = "it has no download: put it there"
+        raise InputError(f"{entry.name}: not in {root or cache_dir()}: no {expected_layout(source)}; {way}")
     folder, layout = found
     parts = layout.read(folder)
     _refuse_namesake(entry, parts, folder)
     splits = (
         _few_shot_cifar(entry, parts, folder) if entry.made_of else _assemble(entry, parts, folder, storage)
     )
-    _say_what_differs(entry, splits, folder)
+    _warn_of_differences(entry, splits, folder)
     return splits
 
 
@@ -138,7 +89,7 @@ def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> Spl
             held[split] = Dataset(images, part.targets, part.classes)
             continue
         held[split], _ = store_files(folder / split, *part, storage)
-        storage = replace(storage, size=held[split].images.shape[1:])  # the next as train
+        storage = replace(storage, size=held[split].images.shape[1:])  # the others like train
         if not entry.few_shot:
             held[split] = _as_in_train(held[split], held["train"].classes, folder, split)
     return _splits(entry, held)
@@ -151,7 +102,7 @@ def _splits(entry: Entry, held: dict[str, Dataset]) -> Splits:
 def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: str) -> Dataset:
     """The same images with targets numbered as in train."""
     if stray := sorted(set(part.classes) - set(classes)):
-        raise InputError(f"{folder}: {split} has class {stray[0]!r}, which train has not")
+        raise InputError(f"{folder}: {split} has class {stray[0]!r}, which is missing from train")
     place = np.array([classes.index(name) for name in part.classes])
     return replace(part, targets=place[part.targets], classes=classes)
 
@@ -178,11 +129,11 @@ def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> Splits:
 
 
 def _tensor(pixels: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.array(pixels))  # a copy: what was read may lie in a read-only buffer
+    return torch.from_numpy(np.array(pixels))  # a copy: what was read may be a read-only buffer
 
 
 def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
-    """MNIST and Fashion-MNIST have the same file names: tell them apart by the checksum of their labels."""
+    """MNIST and Fashion-MNIST have the same file names; the checksum of the labels differs."""
     if entry.name not in NAMESAKES:
         return
     targets = parts["train"].targets
@@ -193,8 +144,8 @@ def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
             raise InputError(f"{folder}: this is {other}, not {entry.name}")
 
 
-def _say_what_differs(entry: Entry, splits: Splits, folder: Path) -> None:
-    """A warning where images or classes are fewer, or more, than the whole dataset's."""
+def _warn_of_differences(entry: Entry, splits: Splits, folder: Path) -> None:
+    """Warn if there are fewer, or more, images or classes than in the whole dataset."""
     parts = {"train": splits.train, "val": splits.val, "test": splits.test}
     found = {name: len(part) for name, part in parts.items() if part is not None}
     if entry.few_shot:

@@ -8,36 +8,46 @@ from pathlib import Path
 
 import numpy as np
 
-from sla.datasets.index import SPLIT_NAMES, Index, IndexBuilder, load_index, save_index, stamp
+from sla.datasets.entry import SPLIT_NAMES
+from sla.datasets.index import Index, IndexBuilder, load_index, save_index, stamp
 from sla.errors import InputError, nearest, shown
 from sla.images.cache_paths import index_file
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
 EXTENSIONS = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"}
 EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm"}
-SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # by the names they go by
+SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # by their usual names
 PATH_COLUMNS = ("path", "file", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
 
+RECENT = 4  # indices held in memory: a command opens the same folder several times
+_recent: dict[tuple[Path, str], Index] = {}
+
 
 def open_index(path: str | Path, index_dir: Path | None = None) -> Index:
-    """The index of a folder or CSV: the kept one while no folder of it has changed, else made and kept.
+    """The index of a folder or CSV: an earlier one while none of its folders has changed, else a new one.
 
-    It lies in the package's cache folder, never in the data.
+    It is held in memory, and saved in the package's cache folder, never in the data.
     """
-    kept = index_file(path, index_dir)
-    index = load_index(kept, path)
+    file = index_file(path, index_dir)
+    key = file, os.path.abspath(path)
+    index = _recent.pop(key, None)
+    if index is None or not index.is_current():
+        index = load_index(file, path)
     if index is None:
         index = read_csv(path) if os.path.isfile(path) else scan_folder(path)
-        save_index(index, kept)
+        save_index(index, file)
+    _recent[key] = index
+    while len(_recent) > RECENT:
+        del _recent[next(iter(_recent))]
     return index
 
 
 def scan_folder(path: str | Path) -> Index:
     """Read `path/<class>/**/*.jpg`, or the same below `path/train`, `val` and `test`.
 
-    Classes are sorted by name, files by folder and name. Links are followed, a folder once in a class. No
-    file is opened: whether it is a sound picture shows when it is decoded.
+    Classes are sorted by name, files by folder and name. Links are followed, each folder once per class. No
+    file is opened: a corrupt one is found when it is decoded.
     """
     if not os.path.isdir(path):
         raise InputError(f"{shown(path)}: {'not a folder' if os.path.exists(path) else 'no such folder'}")
@@ -54,7 +64,7 @@ def scan_folder(path: str | Path) -> Index:
             for image in scan.images_below(folder, name):
                 rows.add(image, name, split)
             if len(rows) == before and split == 0:
-                raise InputError(f"{where}: class folder {shown(name)!r} has no images: fill or remove it")
+                raise InputError(f"{where}: class folder {shown(name)!r} has no images: add or remove it")
     sources = Paths.of(scan.folders, scan.root)
     return rows.index(path, scan.root, scan.ignored, sources, np.array(scan.stamps))
 
@@ -62,7 +72,7 @@ def scan_folder(path: str | Path) -> Index:
 def read_csv(path: str | Path) -> Index:
     """Read a CSV with a header: path (file, filename, image), label (class, target) and maybe split.
 
-    Relative paths start at the CSV's folder. Fields are parted by a comma, semicolon or tab.
+    Relative paths start at the CSV's folder. Fields are separated by commas, semicolons or tabs.
     """
     try:
         info = os.stat(path)
@@ -86,21 +96,21 @@ def read_csv(path: str | Path) -> Index:
 
 
 class _Scan:
-    """Lists folders below a root and remembers when each had changed; paths are relative, with `/`."""
+    """Lists folders below a root and records when each was modified; paths are relative, with `/`."""
 
     def __init__(self, root: str) -> None:
         self.root, self.started = root, time.time_ns()
         self.folders: list[str] = []
         self.stamps: list[tuple[int, int]] = []
         self.ignored = 0
-        self.peeked: dict[str, tuple[list[str], list[str]]] = {}
+        self.listed: dict[str, tuple[list[str], list[str]]] = {}
 
     def listing(self, folder: str) -> tuple[list[str], list[str]]:
-        """The names of the folders and images right in a folder, sorted."""
-        if folder in self.peeked:
-            return self.peeked.pop(folder)
+        """The names of the folders and images directly in a folder, sorted."""
+        if folder in self.listed:
+            return self.listed.pop(folder)
         folders, images, others = [], [], 0
-        changed = stamp(self._stat(folder), self.started)  # before the listing: a later change must show
+        changed = stamp(self._stat(folder), self.started)  # before listing: a later change must show
         path = os.path.join(self.root, folder)
         try:
             with os.scandir(path) as entries:
@@ -127,12 +137,12 @@ class _Scan:
         A folder called train may also be a class of vehicles: it then holds images, and has other classes
         beside it.
         """
-        folders, _ = self.peeked[""] = self.listing("")
+        folders, _ = self.listed[""] = self.listing("")
         named = [name for name in folders if name.lower() in SPLITS]
         train = [name for name in named if name.lower() == "train"]
         for name in train:
-            self.peeked[name] = self.listing(name)
-        inner, images = self.peeked[train[0]] if train else ([], [])
+            self.listed[name] = self.listing(name)
+        inner, images = self.listed[train[0]] if train else ([], [])
         if not named or (len(named) < len(folders) and (images or not inner)):
             return {0: ""}
         by_split = {SPLITS[name.lower()]: name for name in named}

@@ -1,4 +1,4 @@
-"""Pickles of arrays read without running them: stand-ins take the place of every name a pickle asks for."""
+"""Pickles of arrays, read without running them: placeholders replace every name that a pickle refers to."""
 
 import pickle
 import re
@@ -19,7 +19,7 @@ PLAIN_DTYPE = re.compile(r"[|<>=]?(?:[biuf][1248]|\?|[SU]\d{1,4})")
 def load_pickle(path: str | Path) -> Any:
     """What a pickle holds: dicts, lists, text, numbers and numpy arrays; dict keys in bytes become text.
 
-    Every other name in the file is refused, and nothing in it is called: arrays are put together here
+    Every other name in the file is refused, and nothing in it is called: arrays are built here
     from their bytes, so even a damaged array state never reaches numpy's own unpickling.
     """
     path = Path(path)
@@ -48,10 +48,10 @@ class _Reader(pickle.Unpickler):
         maker = MAKERS.get(f"{module}.{name}")
         if maker is None:
             raise InputError(
-                f"{self.path}: the pickle asks for {f'{module}.{name}'!r}, refused and not run; "
+                f"{self.path}: the pickle refers to {f'{module}.{name}'!r}, which is refused and not run; "
                 "only arrays, numbers, text, lists and dicts are read"
             )
-        return partial(maker)  # a fresh one each time: a pickle that alters it alters nothing of ours
+        return partial(maker)  # a new one each time: a pickle that modifies it cannot affect ours
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
 
 
 def _settle(value: Any, seen: dict[int, Any]) -> Any:
-    """The value with arrays built and keys as text; each object once, however often it is referred to."""
+    """The value with arrays built and keys as text; each object once, however often it is referenced."""
     if id(value) in seen:
         return seen[id(value)][1]
     if isinstance(value, _Array):
@@ -158,5 +158,5 @@ def _settle(value: Any, seen: dict[int, Any]) -> Any:
         return value
     else:
         raise ValueError(f"it holds a {type(value).__name__}")
-    seen[id(value)] = value, settled  # the value is kept too: its id must stay its own
+    seen[id(value)] = value, settled  # the value too: its id must not be reused
     return settled

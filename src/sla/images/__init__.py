@@ -1,1 +1,1 @@
-"""Pictures as uint8 rows: stores, files, decoding, caches."""
+"""Images as uint8 rows: stores, files, decoding, caches."""

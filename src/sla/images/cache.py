@@ -15,15 +15,17 @@ from numpy.lib import format as npy
 from sla.disk import check_space, exclusive, replacing, to_disk
 from sla.errors import InputError, SLAError, shown
 from sla.images.decode import BadImageError
-from sla.images.files import FileImages, Paths, Tick, in_threads
+from sla.images.files import FileImages, in_threads
+from sla.images.paths import Paths
 from sla.images.store import Pixels, Rows
+from sla.progress import QUIET, Progress
 
-DECODER = 1  # raise it when the same file would decode to other pixels
-SAVED_BYTES = 64 << 20  # of new pixels between two points from which a fill can go on
+DECODER = 1  # increase it when the same file would decode to other pixels
+SAVED_BYTES = 64 << 20  # of new pixels between two points from which a build can resume
 
 
 class CachedImages(FileImages):
-    """Image files whose pictures lie at one size (H, W) in a memory-mapped file: reading one is a copy."""
+    """Image files, already resized to one size (H, W) in a memory-mapped file: reading one is a copy."""
 
     def __init__(self, path: Path, paths: Paths, size: tuple[int, int]) -> None:
         super().__init__(paths, size)
@@ -58,12 +60,13 @@ def row_type(size: tuple[int, int]) -> np.dtype:
     return np.dtype([("key", "<u8"), ("aspect", "<f4"), ("pixels", "u1", (3, *size))])
 
 
-def build_cache(files: FileImages, folder: Path, name: str, *, progress: Tick | None = None) -> CachedImages:
-    """The cache of these files in `folder`, under `name`: found there, gone on with, or made.
+def build_cache(files: FileImages, folder: Path, name: str, *, progress: Progress = QUIET) -> CachedImages:
+    """The cache of these files in `folder`, under `name`: opened, completed, or built.
 
-    It holds as long as no file changes its name, its size or its time of change. Then it is made anew from
-    the rows that are still right, and the outdated one of this name and size is removed. A fill that was
-    interrupted goes on where it was saved last; of two processes that ask at once one fills, one waits.
+    It is valid as long as no file changes its name, size or modification time. Otherwise it is rebuilt,
+    reusing the rows that are still valid, and the outdated one of this name and size is removed. An
+    interrupted build resumes where it was last saved; of two processes that ask at once, one builds and the
+    other waits.
     """
     keys = files.paths.keys()
     if not keys.all():
@@ -72,24 +75,24 @@ def build_cache(files: FileImages, folder: Path, name: str, *, progress: Tick | 
     state = hashlib.blake2b(keys.tobytes(), digest_size=8).hexdigest()
     stem = f"{name}-{files.size[0]}x{files.size[1]}"
     path = folder / f"{stem}-{state}.npy"
-    with contextlib.suppress(OSError, ValueError):  # absent, or cut short
+    with contextlib.suppress(OSError, ValueError):  # absent or truncated
         return CachedImages(path, files.paths, files.size)
     try:
         with exclusive(folder / f"{stem}.lock"):
-            with contextlib.suppress(OSError, ValueError):  # made while we waited
+            with contextlib.suppress(OSError, ValueError):  # built while we waited
                 return CachedImages(path, files.paths, files.size)
             others = [f for f in folder.iterdir() if f.name.startswith(f"{stem}-") and state not in f.name]
             _fill(files, path, keys, _longest(others, row_type(files.size)), progress)
             for outdated in others:
-                with contextlib.suppress(OSError):  # open elsewhere, on a system that minds
+                with contextlib.suppress(OSError):  # open elsewhere, on a system that refuses
                     outdated.unlink()
     except OSError as error:
         raise SLAError(f"{shown(folder)}: the image cache cannot be written: {error.strerror}") from error
     return CachedImages(path, files.paths, files.size)
 
 
-def _fill(files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Tick | None) -> None:
-    """Write the rows in order under a temporary name; beside it a small header says how many are safe."""
+def _fill(files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, progress: Progress) -> None:
+    """Write the rows in order to a temporary file; a small header beside it says how many are on disk."""
     partial, header = path.with_suffix(".partial"), path.with_suffix(".json")
     kind, total = row_type(files.size), len(files)
     fields = {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": (total,)}
@@ -104,17 +107,13 @@ def _fill(files: FileImages, path: Path, keys: np.ndarray, old: np.ndarray, prog
         with replacing(header) as text:
             text.write(json.dumps(about).encode())
 
-    def overall(done: int, _: int) -> None:
-        if progress:
-            progress(start + done, total)
-
     with open(partial, "r+b" if start else "wb") as file:
         file.write(head.getvalue())
         file.seek(start * kind.itemsize, os.SEEK_CUR)
         done = saved = start
         try:
-            made = _row_maker(files, keys, old)
-            for part, rows in in_threads(made, range(start, total), progress=overall):
+            for part, rows in in_threads(_row_maker(files, keys, old), range(start, total)):
+                progress.advance("reading images", start + part.stop, total)
                 file.write(rows.tobytes())
                 done = start + part.stop
                 if (done - saved) * kind.itemsize >= SAVED_BYTES:
@@ -146,7 +145,7 @@ def _row_maker(files: FileImages, keys: np.ndarray, old: np.ndarray) -> Callable
 
 
 def _longest(files: list[Path], kind: np.dtype) -> np.ndarray:
-    """The rows of the fullest of these caches, finished or not."""
+    """The rows of the most complete of these caches, finished or not."""
     best = np.empty(0, kind)
     for path in files:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Where this package keeps what it can make again: datasets it got, indices, caches."""
+"""Where this package keeps what it can recreate: downloaded datasets, indices, caches."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ def cache_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "sla"
     given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # as the XDG rule says
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # as the XDG specification says
     return base / "sla"
 
 

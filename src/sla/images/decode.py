@@ -1,4 +1,4 @@
-"""One image file in, three 8-bit channels out: any mode, upright, bounded, or one line that says why not."""
+"""One image file in, three 8-bit channels out: any mode, upright, bounded; or one line of what is wrong."""
 
 import contextlib
 import os
@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from sla.disk import reason
 from sla.errors import InputError, shown
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs another program
-MAX_PIXELS = 178_956_970  # where Pillow itself refuses; 512 MiB as RGB
-REDUCING_GAP = 2.0  # a huge picture is first reduced cheaply, to no less than this many times the final size
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs a program
+MAX_PIXELS = 178_956_970  # Pillow's own limit; 512 MiB as RGB
+REDUCING_GAP = 2.0  # a huge image is first reduced cheaply, to at least this many times the final size
 
-BLOCK = 1 << 20  # values scaled at a time: a large picture must not be held as float64
+BLOCK = 1 << 20  # values scaled at a time: a large image must not be converted to float64 at once
 
 ORIENTATION, BITS_PER_SAMPLE = 0x0112, 258  # tags of EXIF and TIFF
 UPRIGHT = {
@@ -31,25 +29,25 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-TURNED = (5, 6, 7, 8)  # width and height change places
+TURNED = (5, 6, 7, 8)  # width and height are exchanged
 PILLOW_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
 
 class BadImageError(InputError):
-    """A file that cannot be read as a picture; `path` and `reason` say which and why, `hint` the way out."""
+    """A file that cannot be read as an image: its path, the reason, and perhaps a hint what to do."""
 
     def __init__(self, path: str | Path, reason: str, hint: str = "") -> None:
         super().__init__(f"{shown(path)}: {reason}" + (f"; {hint}" if hint else ""))
         self.path, self.reason, self.hint = str(path), reason, hint
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        return type(self), (self.path, self.reason, self.hint)  # it crosses from worker processes
+        return type(self), (self.path, self.reason, self.hint)  # it is sent from worker processes
 
 
 def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The picture upright (EXIF) as 8-bit RGB at its own size; transparency lies on white.
+    """The image upright (EXIF) as 8-bit RGB at its own size; transparency becomes white.
 
-    Raises BadImageError for whatever is not a picture, from the header alone if it claims too many pixels.
+    Raises BadImageError for whatever is not an image, from the header alone if it claims too many pixels.
     """
     with _opened(path, max_pixels) as image:
         image.load()
@@ -63,13 +61,13 @@ def read_size(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, i
 
 
 def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, float]:
-    """The whole picture squeezed into size (H, W): uint8 (3, H, W), and width / height of the original."""
+    """The image resized to (H, W), ignoring aspect ratio: uint8 (3, H, W); and its width / height before."""
     edge = int(max(size) * REDUCING_GAP)
     with _opened(path, MAX_PIXELS) as image:
         claimed = image.size
         draft = image.draft(None, (edge, edge))  # a large JPEG decodes straight to a half, quarter or eighth
         image.load()
-        orientation = _orientation(image)  # only now: a TIFF is turned by loading it
+        orientation = _orientation(image)  # only now: loading rotates a TIFF
         width, height = claimed if draft else image.size
         box = draft[1] if draft else None
         turned = orientation in TURNED
@@ -79,15 +77,9 @@ def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, f
     return pixels, height / width if turned else width / height
 
 
-def decode(path: str | Path, size: tuple[int, int]) -> tuple[Tensor, float]:
-    """The whole picture squeezed into size (H, W): uint8 (3, H, W), and width / height of the original."""
-    pixels, aspect = decode_array(path, size)
-    return torch.from_numpy(pixels), aspect
-
-
 @contextlib.contextmanager
 def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
-    """The opened file, no larger than allowed; every fault inside the block becomes a BadImageError."""
+    """The opened file, no larger than allowed; every error inside the block becomes a BadImageError."""
     with _quiet():
         try:
             with Image.open(os.fspath(path), formats=FORMATS) as image:
@@ -102,9 +94,9 @@ def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No warning of Pillow's gets out.
+    """Silence Pillow's warnings.
 
-    One entry put into the list of filters and taken out again: unlike `warnings.catch_warnings`, which
+    One entry is added to the list of filters and removed again: unlike `warnings.catch_warnings`, which
     swaps the list, this may overlap in several threads.
     """
     filters: list[object] = warnings.filters  # type: ignore[assignment]
@@ -131,14 +123,14 @@ def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
 
 
 def _too_large(pixels: int | None, max_pixels: int) -> str:
-    lock_run_folder = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
-    return f"{lock_run_folder}, more than the {max_pixels:,} allowed"
+    claim = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
+    return f"{claim}, more than the {max_pixels:,} allowed"
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF beside sound pixels: the picture is as it lies
+    except Exception:  # damaged EXIF with readable pixels: the image is not rotated
         return 1
 
 
@@ -156,7 +148,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bit(image: Image.Image) -> np.ndarray:
-    """Deep greyscale as uint8 (H, W): over the range of its type, or its own where the type says nothing."""
+    """Deep greyscale as uint8 (H, W): scaled by the range of its type, or else by its own."""
     values = np.asarray(image)  # uint16, int32 or float32
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, 16)
     bits = bits[0] if isinstance(bits, tuple) else bits

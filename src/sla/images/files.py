@@ -1,92 +1,33 @@
 """Image files as a store: decoded on read, or once into memory."""
 
-import hashlib
 import os
 import warnings
-from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.decode import BadImageError, decode_array
+from sla.images.paths import Paths
 from sla.images.store import ArrayImages, Pixels, Rows
+from sla.progress import QUIET, Progress
 
 T = TypeVar("T")
-Tick = Callable[[int, int], None]  # called now and then in a long pass: images done, of how many
+Tick = Callable[[int, int], None]  # images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
-SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) leaves such files out"
-MAX_THREADS = 16  # beyond it they wait for the interpreter, and hold memory
-
-
-class Paths(Sequence[str]):
-    """Paths of files below a root, in two arrays.
-
-    The bytes of all names lie end to end. A million of 40 bytes take 48 MB, pickle in one copy, and stay
-    shared with forked workers, where reading a list of str would copy its pages by counting references.
-    """
-
-    def __init__(self, root: str | Path, names: np.ndarray, ends: np.ndarray) -> None:
-        self.root = os.fspath(root)
-        self.names = names  # uint8: the relative paths, in the file system's encoding
-        self.ends = ends  # int64 (n,): where in `names` each one ends
-
-    @classmethod
-    def of(cls, relative: Iterable[str], root: str | Path = "") -> "Paths":
-        """From paths relative to the root; absolute ones stay as they are."""
-        names, ends = bytearray(), array("q")
-        for path in relative:
-            names += os.fsencode(path)
-            ends.append(len(names))
-        return cls(root, np.frombuffer(bytes(names), np.uint8), np.array(ends, dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        return os.path.join(self.root, self.relative(row))
-
-    def relative(self, row: int) -> str:
-        """The path of a row, relative to the root."""
-        row = range(len(self))[row]
-        start = self.ends[row - 1] if row else 0
-        return os.fsdecode(self.names[start : self.ends[row]].tobytes())
-
-    def keep(self, mask: np.ndarray) -> "Paths":
-        """Only the paths where the mask, bool (n,), is true."""
-        lengths = np.diff(self.ends, prepend=0)
-        return Paths(self.root, self.names[np.repeat(mask, lengths)], np.cumsum(lengths[mask]))
-
-    def keys(self) -> np.ndarray:
-        """uint64 (n,) from name, size and time of change: another key, another picture. 0: not there."""
-        digests, root, names, start = bytearray(), os.fsencode(self.root), self.names.tobytes(), 0
-        for end in self.ends:
-            name, start = names[start:end], end
-            try:
-                info = os.stat(os.path.join(root, name))
-            except OSError:
-                digests += bytes(8)
-                continue
-            text = b"%b %d %d" % (name, info.st_size, info.st_mtime_ns)
-            digests += hashlib.blake2b(text, digest_size=8).digest()
-        return np.frombuffer(digests, "<u8")
+SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) skips such files"
+MAX_THREADS = 16  # more would wait for the interpreter, and use memory
 
 
 class FileImages:
-    """Image files, decoded on read and squeezed whole into one size (H, W).
+    """Image files, decoded on read and resized, ignoring aspect ratio, to one size (H, W).
 
-    `paths` are relative to `root`, or absolute. Holds nothing but the names, so a copy in a worker is cheap.
+    `paths` are relative to `root`, or absolute. Holds only the names, so a copy in a worker is cheap.
     """
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int], root: str | Path = "") -> None:
@@ -109,7 +50,7 @@ class FileImages:
         return len(self.paths)
 
     def read(self, rows: Rows) -> Pixels:
-        """The images of these rows, decoded now; the first that is broken raises BadImageError."""
+        """The images of these rows, decoded now; the first that is corrupt raises BadImageError."""
         pixels = np.empty((len(rows), *self.shape), np.uint8)
         aspect = np.empty(len(rows), np.float32)
         for i, row in enumerate(rows):
@@ -125,11 +66,11 @@ class FileImages:
 
 
 def load_into_memory(
-    files: FileImages, *, threads: int | None = None, progress: Tick | None = None
+    files: FileImages, *, threads: int | None = None, progress: Progress = QUIET
 ) -> ArrayImages:
     """All images decoded once, in threads.
 
-    Pillow decodes outside the interpreter's lock: on 4,000 pictures of CUB two threads took 2.7 s, two
+    Pillow decodes outside the interpreter's lock: on 4,000 images of CUB two threads took 2.7 s, two
     forked processes 2.8 s and two spawned ones 8.9 s.
     """
     pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
@@ -140,11 +81,11 @@ def load_into_memory(
 
 
 def find_bad(
-    files: FileImages, rows: Rows, *, progress: Tick | None = None
+    files: FileImages, rows: Rows, *, progress: Progress = QUIET
 ) -> Iterator[tuple[range, dict[int, str]]]:
-    """Decode these rows; for each run of places in `rows`, in order, the broken rows and why."""
+    """Decode these rows; for each run of places in `rows`, in order, the corrupt rows and why."""
 
-    def broken(some: Rows) -> dict[int, str]:
+    def corrupt(some: Rows) -> dict[int, str]:
         reasons = {}
         for row in some:
             try:
@@ -153,28 +94,33 @@ def find_bad(
                 reasons[int(row)] = error.reason
         return reasons
 
-    yield from in_threads(broken, rows, progress=progress)
+    yield from in_threads(corrupt, rows, progress=progress)
 
 
 def readable_rows(files: FileImages) -> list[int]:
-    """The rows that can be read; each of the others is named in a warning."""
+    """The readable rows; each of the others is named in a warning."""
     bad: dict[int, str] = {}
     for _, reasons in find_bad(files, range(len(files))):
         bad |= reasons
     for row, why in bad.items():
-        warnings.warn(f"left out {shown(files.name(row))}: {why}", SLAWarning)
+        warnings.warn(f"skipped {shown(files.name(row))}: {why}", SLAWarning)
     if len(bad) == len(files):
-        raise InputError(f"none of the {len(files):,} pictures can be read")
+        raise InputError(f"none of the {len(files):,} images is readable")
     return [row for row in range(len(files)) if row not in bad]
 
 
 def in_threads(
-    work: Callable[[Rows], T], rows: Rows, *, threads: int | None = None, progress: Tick | None = None
+    work: Callable[[Rows], T],
+    rows: Rows,
+    *,
+    threads: int | None = None,
+    progress: Progress = QUIET,
+    what: str = "reading images",
 ) -> Iterator[tuple[range, T]]:
     """`work` on consecutive parts of the rows, several at a time: places and result, in order.
 
-    Only a few parts are under way ahead of the reader, so memory stays flat. An error or an interrupt
-    ends the threads before it goes on.
+    Only a few parts are in work ahead of the reader, so memory stays flat. An error or an interrupt ends
+    the threads before it is raised.
     """
     count = threads or min(available_cores(), MAX_THREADS)
     parts = (range(i, min(i + CHUNK, len(rows))) for i in range(0, len(rows), CHUNK))
@@ -183,8 +129,7 @@ def in_threads(
     def finished() -> tuple[range, T]:
         part, future = pending.popleft()
         result = future.result()
-        if progress:
-            progress(part.stop, len(rows))
+        progress.advance(what, part.stop, len(rows))
         return part, result
 
     try:

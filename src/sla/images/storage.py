@@ -1,4 +1,4 @@
-"""Labelled image files as a dataset: in memory, from a cache on disk, or as they lie; broken ones skipped."""
+"""Labelled image files as a dataset: in memory, cached on disk, or decoded on read; corrupt ones skipped."""
 
 import math
 import warnings
@@ -13,24 +13,26 @@ from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.cache import build_cache
 from sla.images.cache_paths import index_file
 from sla.images.decode import BadImageError, read_size
-from sla.images.files import FileImages, Paths, Tick, find_bad, load_into_memory
+from sla.images.files import FileImages, find_bad, load_into_memory
+from sla.images.paths import Paths
 from sla.images.store import Dataset, Images
+from sla.progress import QUIET, Progress
 
 OnBadImage = Literal["refuse", "skip"]
 MEMORY_LIMIT = 2 << 30
 SAMPLE = 256  # headers read to choose a size
-SMALL, LARGE = 32, 256  # the least and the largest edge of a size that is chosen
+SMALL, LARGE = 32, 256  # the smallest and largest edge that is chosen
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How image files are held; `load_folder` says it in full."""
+    """How image files are stored; `load_folder` explains the options."""
 
-    size: tuple[int, int] | None = None  # (H, W); None: one that fits the pictures
+    size: tuple[int, int] | None = None  # (H, W); None: chosen from the images
     on_bad_image: OnBadImage = "refuse"
     cache: Path | None = None
     memory_limit: int = MEMORY_LIMIT
-    progress: Tick | None = None
+    progress: Progress = QUIET
 
     def __post_init__(self) -> None:
         if self.on_bad_image not in ("refuse", "skip"):
@@ -49,8 +51,8 @@ def store_files(
 ) -> tuple[Dataset, np.ndarray]:
     """These files with their targets (n,), and which of them are in the dataset: bool (n,).
 
-    What is kept on disk of them goes by `source`, where they were found. Where broken files are left out,
-    each class must keep one of the rows that are `needed`, bool (n,), by default all.
+    Files kept on disk about them are named after `source`, where they were found. Where corrupt files are
+    skipped, each class must keep one of the rows that are `needed`, bool (n,), by default all.
     """
     files, readable = FileImages(paths, storage.size or choose_size(paths)), np.ones(len(paths), bool)
     if storage.on_bad_image == "skip":
@@ -60,15 +62,15 @@ def store_files(
         left = np.bincount(targets[readable if needed is None else readable & needed], minlength=len(classes))
         if not left.all():
             name = shown(classes[int(left.argmin())])
-            raise InputError(f"{shown(source)}: class {name!r} has no image that can be read")
+            raise InputError(f"{shown(source)}: class {name!r} has no readable image")
         files = FileImages(paths.keep(readable), files.size)
     return Dataset(_store(files, source, storage), targets[readable], classes), readable
 
 
 def choose_size(paths: Paths) -> tuple[int, int]:
-    """(H, W) for these files, from a sample of headers: their own if all are alike and square, else a square.
+    """(H, W) for these files, from a sample of headers: their own if all are equal and square, else a square.
 
-    Its edge is the middle one of the shorter sides, from 32 to 256.
+    Its edge is the median of the shorter sides, from 32 to 256.
     """
     sizes, error = [], None
     for row in np.unique(np.linspace(0, len(paths) - 1, min(len(paths), SAMPLE)).astype(int)):
@@ -85,10 +87,10 @@ def choose_size(paths: Paths) -> tuple[int, int]:
     return edge, edge
 
 
-def readable_files(files: FileImages, known: Path, *, progress: Tick | None = None) -> np.ndarray:
+def readable_files(files: FileImages, known: Path, *, progress: Progress = QUIET) -> np.ndarray:
     """Which files can be read, bool (n,); the others are named in a warning.
 
-    Every file is decoded once: those found sound are remembered in the file `known`.
+    Every file is decoded once: those that are readable are remembered in the file `known`.
     """
     keys = files.paths.keys()
     try:
@@ -102,30 +104,30 @@ def readable_files(files: FileImages, known: Path, *, progress: Tick | None = No
             good[rows[part.start : part.stop]] = True
             good[list(reasons)] = False
             bad |= reasons
-    finally:  # also when interrupted: the next start goes on from here
+    finally:  # also when interrupted: the next start resumes from here
         if len(rows) > len(bad):
             _keep(keys[good], known)
     if bad:
         named = listed([f"{shown(files.name(row))}: {why}" for row, why in bad.items()], separator="; ")
-        warnings.warn(f"left out {len(bad)} of {len(files)} images: {named}", SLAWarning)
+        warnings.warn(f"skipped {len(bad)} of {len(files)} images: {named}", SLAWarning)
     return good
 
 
 def _keep(keys: np.ndarray, known: Path) -> None:
-    """Remember these; a place that cannot be written is only a warning."""
+    """Remember these; if they cannot be written, that is only a warning."""
     try:
         with replacing(known) as file:
             np.save(file, keys)
     except OSError as error:
-        message = f"{shown(known)}: which images are sound cannot be kept: {reason(error)}"
+        message = f"{shown(known)}: the list of readable images cannot be written: {reason(error)}"
         warnings.warn(message, SLAWarning)
 
 
 def _store(files: FileImages, source: Path, storage: Storage) -> Images:
-    """In memory, on disk at the stored size, or as the files are."""
+    """In memory, on disk at the stored size, or as files decoded on read."""
     progress = storage.progress
     if storage.cache is not None:
         files = build_cache(files, storage.cache, index_file(source).stem, progress=progress)
-        progress = None  # what follows is a copy
+        progress = QUIET  # what follows is a copy
     fits = len(files) * math.prod(files.shape) <= storage.memory_limit
     return load_into_memory(files, progress=progress) if fits else files

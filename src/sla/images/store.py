@@ -1,4 +1,4 @@
-"""What the rest of the package sees of data: uint8 images by row, targets, class names."""
+"""Data as the rest of the package sees it: uint8 images by row, targets, class names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,18 +14,18 @@ Rows = Sequence[int] | np.ndarray
 
 
 class Pixels(NamedTuple):
-    """Some pictures, all at the stored size.
+    """Some images, all at the stored size.
 
-    A picture that is not of the stored shape is squeezed into it whole; `aspect` remembers its shape, so
-    that crops are drawn in the proportions of the original.
+    An image of another shape was resized ignoring its aspect ratio; `aspect` has it, so that crops are drawn
+    in the proportions of the original.
     """
 
     images: Tensor  # uint8 (B, C, H, W)
-    aspect: Tensor  # float32 (B,): width / height of the original picture
+    aspect: Tensor  # float32 (B,): width / height of the original image
 
 
 class Images(Protocol):
-    """A store of pictures of one size, read by row."""
+    """A store of images of one size, read by row."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -33,7 +33,7 @@ class Images(Protocol):
 
     @property
     def in_memory(self) -> bool:
-        """Whether a read costs no decoding and no disk."""
+        """Whether a read needs neither decoding nor the disk."""
 
     def __len__(self) -> int: ...
 
@@ -41,7 +41,7 @@ class Images(Protocol):
         """The images of these rows, in their order."""
 
     def name(self, row: int) -> str:
-        """The file a picture comes from, or a name made from its place."""
+        """The file an image comes from, or a name made from its row."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class ArrayImages:
         return Pixels(self.pixels.index_select(0, index), aspect)
 
     def name(self, row: int) -> str:
-        """The picture's own name, or one made from its place."""
+        """The image's own name, or one made from its row."""
         return self.names[row] if self.names is not None else f"{self.label}/{row}"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled images: a store, and which of its rows belong here with which class.
+    """Labelled images: a store, and which of its rows belong to this dataset with which class.
 
     Row i of the dataset is row `rows[i]` of the store. Subsets share the store.
     """
@@ -119,11 +119,11 @@ class Dataset:
         return self.images.read(self.rows[np.asarray(indices, dtype=np.int64)])
 
     def name(self, index: int) -> str:
-        """The name of the picture at this place."""
+        """The name of the image at this place."""
         return self.images.name(int(self.rows[index]))
 
     def counts(self) -> np.ndarray:
-        """Images a class, (N,)."""
+        """Images per class, (N,)."""
         return np.bincount(self.targets, minlength=len(self.classes))
 
     def subset(self, indices: Rows) -> "Dataset":
@@ -140,5 +140,5 @@ class Splits:
     train: Dataset
     val: Dataset | None = None
     test: Dataset | None = None
-    mean: tuple[float, ...] | None = None  # of the pixels in [0, 1], by channel; None: not known
+    mean: tuple[float, ...] | None = None  # of the pixels in [0, 1], per channel; None: unknown
     std: tuple[float, ...] | None = None

@@ -1,1 +1,1 @@
-"""Every HTML page there is: self-contained, light and dark, readable at a phone's width."""
+"""HTML pages: self-contained, light and dark, readable from a phone's width up."""

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: places are percentages and names are HTML, so that text keeps its size anywhere."""
+"""Charts as inline SVG: positions are percentages and labels are HTML, so text has its size at any width."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from html import escape
 from statistics import fmean
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from sla.stats import Interval
 
-MOST_POINTS = 300  # of a line; more are averaged
-MOST_MARKS = 40  # a line of fewer points has each of them marked
+MOST_POINTS = 300  # of a line; above that, neighbours are averaged
+MOST_MARKS = 40  # points of a line that has each of them marked
 
 
 class Strip(NamedTuple):
@@ -20,8 +22,8 @@ class Strip(NamedTuple):
     interval: Interval
 
 
-def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
-    """Every value as a dot, the mean with its interval over them, the first row's mean as a line for all."""
+def strip_chart(strips: Sequence[Strip], unit: str = "%") -> Markup:
+    """Every value as a dot, the mean with its interval on top; a dashed line marks the first row's mean."""
     everything = [value for strip in strips for value in strip.values or strip.interval]
     ticks = nice_ticks(min(everything), max(everything))
     low, high = ticks[0], ticks[-1]
@@ -47,16 +49,16 @@ def strip_chart(strips: Sequence[Strip], unit: str = "%") -> str:
             f'<circle class="mean" cx="{place(mean)}" cy="50%" r="6"/></svg>'
         )
     axis = "".join(f'<text class="tick" x="{place(t)}" y="1rem">{t:g}{escape(unit)}</text>' for t in ticks)
-    return f'<div class="strip">{"".join(rows)}<div></div><svg aria-hidden="true">{axis}</svg></div>'
+    return Markup(f'<div class="strip">{"".join(rows)}<div></div><svg aria-hidden="true">{axis}</svg></div>')
 
 
 class Bin(NamedTuple):
-    """The images whose confidence is from low to high; shares in [0, 1]."""
+    """The images with a confidence from low to high; all in [0, 1]."""
 
     low: float
     high: float
     images: int
-    confidence: float  # their mean
+    confidence: float  # mean
     accuracy: float
 
 
@@ -67,45 +69,42 @@ class Series(NamedTuple):
     points: Sequence[tuple[float, float]]
 
 
-def line_chart(series: Sequence[Series], across: str, label: str, unit: str = "") -> str:
-    """Lines over a common x axis, with a legend; `across` names that axis, `label` the whole chart."""
-    everything = [point for one in series for point in one.points]
-    heights, widths = [y for _, y in everything], [x for x, _ in everything]
-    up, along = nice_ticks(min(heights), max(heights), 6), nice_ticks(min(widths), max(widths), 6)
-    left, right = min(widths), max(max(widths), min(widths) + 1)
-    along = [tick for tick in along if left <= tick <= right]
-    bottom, top = up[0], up[-1]
-    drawn, named = [], []
-    for number, one in enumerate(series):
-        points = thinned(one.points, MOST_POINTS)
-        places = [
-            f"{100 * (x - left) / (right - left):.2f} {100 * (top - y) / (top - bottom):.2f}"
-            for x, y in points
-        ]
+def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") -> Markup:
+    """Lines over a common x axis, with a legend; `axis` names that axis, `label` the whole chart."""
+    xs, ys = zip(*(point for one in series for point in one.points), strict=True)
+    left, right = min(xs), max(max(xs), min(xs) + 1)
+    along = [tick for tick in nice_ticks(left, max(xs), 6) if left <= tick <= right]
+    up = nice_ticks(min(ys), max(ys), 6)
+
+    def across(x: float) -> float:
+        return 100 * (x - left) / (right - left)
+
+    def height(y: float) -> float:
+        return 100 * (y - up[0]) / (up[-1] - up[0])
+
+    lines = [f'<path class="grid-line" d="M0 {100 - height(tick):.2f}h100"/>' for tick in up]
+    legend, described = "", []
+    for number, (name, points) in enumerate(series):
+        kind = f'class="s{number % 6}"'
+        places = [f"{across(x):.2f} {100 - height(y):.2f}" for x, y in thinned(points, MOST_POINTS)]
         marks = "".join(f"M{place}h0" for place in places) if len(places) <= MOST_MARKS else ""
-        lines = f'<path class="line" d="M{" L".join(places)}"/>'
-        drawn.append(f'<g class="s{number % 6}">{lines}<path class="point" d="{marks}"/></g>')
-        swatch = f'<svg class="s{number % 6}" aria-hidden="true"><g class="s{number % 6}">'
-        swatch += '<path class="line" d="M0 6h32"/></g></svg>'
-        (_, first), (_, last) = one.points[0], one.points[-1]
-        ends = f"{last:.3g}{unit}" if len(one.points) == 1 else f"{first:.3g}{unit} to {last:.3g}{unit}"
-        named.append((f"<li>{swatch}{escape(one.name)}</li>", f"{one.name} {ends}"))
-    grid = "".join(
-        f'<line class="grid-line" x1="0" x2="100" y1="{y:.2f}" y2="{y:.2f}"/>'
-        for y in (100 * (top - tick) / (top - bottom) for tick in up)
-    )
-    spoken = f"{label}: " + "; ".join(words for _, words in named)
-    return f'<ul class="legend">{"".join(item for item, _ in named)}</ul>' + _plot(
-        grid + "".join(drawn),
-        spoken,
-        [(100 * (tick - bottom) / (top - bottom), f"{tick:g}{unit}") for tick in up],
-        [(100 * (tick - left) / (right - left), f"{tick:,g}") for tick in along],
-        across,
+        line = f'<path class="line" d="M{" L".join(places)}"/><path class="point" d="{marks}"/>'
+        lines.append(f"<g {kind}>{line}</g>")
+        swatch = f'<svg {kind} aria-hidden="true"><path class="line" d="M0 6h32"/></svg>'
+        legend += f"<li>{swatch}{escape(name)}</li>"
+        ends = dict.fromkeys((points[0], points[-1]))  # one, if there is only one point
+        described.append(f"{name} {' to '.join(f'{y:.3g}{unit}' for _, y in ends)}")
+    return Markup(f'<ul class="legend">{legend}</ul>') + _plot(
+        "".join(lines),
+        f"{label}: {'; '.join(described)}",
+        [(height(tick), f"{tick:g}{unit}") for tick in up],
+        [(across(tick), f"{tick:,g}") for tick in along],
+        axis,
     )
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most `most` points: the means of neighbours, as many in each."""
+    """At most `most` points: means of groups of neighbours of equal size."""
     size = -(-len(points) // most)
     if size == 1:
         return list(points)
@@ -113,17 +112,18 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
     return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
 
 
-def reliability_chart(bins: Sequence[Bin], label: str) -> str:
-    """Accuracy by confidence as bars, and how far each is from being what was claimed."""
-    drawn = '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
+def reliability_chart(bins: Sequence[Bin], label: str) -> Markup:
+    """Accuracy by confidence as bars, each with the gap between the two."""
+    drawn = ""
     for one in bins:
         left, width = 100 * one.low + 0.4, 100 * (one.high - one.low) - 0.8
-        reached, claimed = 100 * one.accuracy, 100 * one.confidence
+        accuracy, confidence = 100 * one.accuracy, 100 * one.confidence
         drawn += (
-            f'<rect class="reached" x="{left:.2f}" width="{width:.2f}" y="{100 - reached:.2f}" '
-            f'height="{reached:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
-            f'y="{100 - max(reached, claimed):.2f}" height="{abs(reached - claimed):.2f}"/>'
+            f'<rect class="accuracy" x="{left:.2f}" width="{width:.2f}" y="{100 - accuracy:.2f}" '
+            f'height="{accuracy:.2f}"/><rect class="gap" x="{left:.2f}" width="{width:.2f}" '
+            f'y="{100 - max(accuracy, confidence):.2f}" height="{abs(accuracy - confidence):.2f}"/>'
         )
+    drawn += '<line class="reference" x1="0" x2="100" y1="100" y2="0"/>'
     ticks = [(float(share), f"{share}%") for share in (0, 25, 50, 75, 100)]
     return _plot(drawn, label, ticks, ticks, "confidence", "plot square")
 
@@ -133,26 +133,26 @@ def _plot(
     label: str,
     up: Sequence[tuple[float, str]],
     along: Sequence[tuple[float, str]],
-    across: str,
+    axis: str,
     kind: str = "plot",
-) -> str:
-    """A drawing of 100 x 100, stretched over its place, with ticks (percent, text) beside it."""
+) -> Markup:
+    """A drawing of 100 x 100, stretched to the available space, with ticks (percent, text) beside it."""
     side = "".join(f'<span style="bottom:{place:.2f}%">{escape(text)}</span>' for place, text in up)
-    # A centred text would leave the page on the right.
+    # Centred, the last tick would run off the page.
     below = "".join(
         f'<span{" class=end" if place > 97 else ""} style="left:{place:.2f}%">{escape(text)}</span>'
         for place, text in along
     )
-    return (
+    return Markup(
         f'<div class="{kind}"><div class="ticks up" aria-hidden="true">{side}</div><div class="area">'
         f'<svg role="img" aria-label="{escape(label)}" viewBox="0 0 100 100" preserveAspectRatio="none">'
         f'{drawn}</svg></div><div class="ticks along" aria-hidden="true">{below}</div>'
-        f'<div class="axis" aria-hidden="true">{escape(across)}</div></div>'
+        f'<div class="axis" aria-hidden="true">{escape(axis)}</div></div>'
     )
 
 
 def nice_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Round numbers from at most `low` to at least `high`, evenly spaced, no more than about `most`."""
+    """About `most` round, evenly spaced numbers that enclose `low` and `high`."""
     spread = max(high - low, 1e-9)
     power = 10.0 ** math.floor(math.log10(spread / most))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if spread / (power * factor) <= most - 1)

@@ -1,19 +1,28 @@
-"""The numbers of a run's result in words; what a result does not say is not known."""
+"""Numbers as text; a value that a result does not have is shown as unknown."""
 
 import math
 from typing import Any
 
+from sla.stats import Interval
 
-def part(tree: dict[str, Any], key: str) -> dict[str, Any]:
-    """A branch of a result, empty where there is none."""
+UNKNOWN = "unknown"
+
+
+def section(tree: dict[str, Any], key: str) -> dict[str, Any]:
+    """A nested part of a result, empty where it is missing or damaged."""
     found = tree.get(key)
     return found if isinstance(found, dict) else {}
 
 
+def ends(interval: Interval, spec: str = ".1f") -> str:
+    """The ends of an interval, `81.2 to 84.0`."""
+    return f"{interval.low:{spec}} to {interval.high:{spec}}"
+
+
 def amount(value: object, unit: str = "") -> str:
-    """1234 as `1,234`, or with a unit as `1.23 kFLOP`; what is no number is not known."""
+    """1234 as `1,234`, or with a unit as `1.23 kFLOP`."""
     if not isinstance(value, int | float) or not math.isfinite(value):
-        return "not known"
+        return UNKNOWN
     if not unit:
         return f"{value:,}"
     power = min(max(int(math.log10(max(abs(value), 1)) // 3), 0), 6)
@@ -21,9 +30,9 @@ def amount(value: object, unit: str = "") -> str:
 
 
 def duration(seconds: object) -> str:
-    """`4.2 s`, `3 min 20 s`, `5 h 3 min`; what is no number is not known."""
+    """`4.2 s`, `3 min 20 s` or `5 h 3 min`."""
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        return "not known"
+        return UNKNOWN
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{seconds:.1f} s"

@@ -1,38 +1,55 @@
-"""Whether the views can be told: the part of a run's page that says what they are worth here."""
+"""The views on a run's page: sample images through each of them, and how well the model recognises them."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from sla.errors import shown
-from sla.report import html
-from sla.report.charts import Strip, strip_chart
+from sla.images.store import Dataset
+from sla.labels import join_labels
+from sla.report.charts import Strip
+from sla.sampling.loader import EvalLoader
 from sla.stats import Interval
+from sla.tasks.classifier.run import Run
+
+SAMPLES = 4  # images shown through every view
 
 
-def view_accuracy_part(result: dict[str, Any]) -> str:
-    """The section from a run's result.json; nothing where the method does not tell its views."""
-    found = result.get("view_accuracy")
+def view_accuracy(result: dict[str, Any]) -> dict[str, Any] | None:
+    """How often the network recognises the view of an image: a row for all views together and for each.
+
+    From a run's result.json; None for methods that do not predict views, or if it is damaged.
+    """
+    found: Any = result.get("view_accuracy")
     try:
-        overall = Interval(float(found["accuracy"]), *map(float, found["interval"]))  # type: ignore[index]
-        by_view = {shown(str(name)): Interval(*map(float, one)) for name, one in found["by_view"].items()}  # type: ignore[index]
-        chance, images, advice = float(found["chance"]), int(found["images"]), shown(str(found["advice"]))  # type: ignore[index]
-        where = {"val": "held-out", "test": "test"}[found["on"]]  # type: ignore[index]
+        rows = {"all views": [found["accuracy"], *found["interval"]], **found["by_view"]}
+        return {
+            "rows": [Strip(shown(str(name)), (), Interval(*map(float, one))) for name, one in rows.items()],
+            "chance": float(found["chance"]),
+            "images": int(found["images"]),
+            "split": {"val": "held-out", "test": "test"}[found["on"]],
+            "advice": shown(str(found["advice"])),
+        }
     except (KeyError, TypeError, ValueError, AttributeError):
-        return ""
-    rows = {"all views": overall, **by_view}
-    return html.section(
-        "Can the views be told?",
-        html.paragraph(advice),
-        html.paragraph(
-            f"How often the network says through which of its {len(by_view)} views it sees an image: on "
-            f"{images:,} {where} images, each through every view. Guessing would be right on {chance:.1f}%. "
-            "Where a view cannot be told, labels that name it teach nothing; where it can, a gain is "
-            "possible, not promised.",
-            "soft",
-        ),
-        strip_chart([Strip(name, (), one) for name, one in rows.items()]),
-        html.table(
-            ("view", "told", "95% interval"),
-            [(n, f"{one.mean:.1f}%", f"{one.low:.1f} to {one.high:.1f}") for n, one in rows.items()],
-            "How often each view is told",
-        ),
-    )
+        return None
+
+
+@torch.inference_mode()
+def view_samples(
+    run: Run, dataset: Dataset, classes: Sequence[str]
+) -> list[tuple[str, list[Tensor], list[str]]]:
+    """A few images of different classes as the model sees them: (class, images by view, captions)."""
+    first = sorted({int(c): place for place, c in reversed(list(enumerate(dataset.targets)))}.values())
+    (batch,) = EvalLoader(dataset.subset(first[:SAMPLES]), SAMPLES)
+    views, preprocessing = run.model.method.views, run.preprocessing
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std))
+    seen = views.stack(run.pipeline(batch.images, batch.draws, batch.aspect))
+    pixels = (255 * (seen * std + mean)).round().clamp(0, 255).to(torch.uint8)
+    captions = [list(views.names)] * len(pixels)
+    if "joint" in run.model.heads:
+        labels = join_labels(batch.targets, len(views)).view(len(pixels), -1).tolist()
+        captions = [[f"label {label}" for label in line] for line in labels]
+    names = [classes[c] for c in batch.targets.tolist()]
+    return [(*row,) for row in zip(names, map(list, pixels), captions, strict=True)]

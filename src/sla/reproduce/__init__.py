@@ -1,1 +1,1 @@
-"""The paper as data, and the machine that runs it again."""
+"""Reproducing the paper: its tables as data, their runs, and a comparison of the results."""

@@ -1,90 +1,20 @@
-"""What the paper claims, as comparisons of its cells; a verdict is computed from the numbers, never typed."""
+"""The claims of the paper as comparisons of its cells."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from sla.reproduce.paper import experiment
-from sla.reproduce.results import Place, Results
-from sla.stats import Interval, interval
+from sla.reproduce.paper import experiment, experiments
+from sla.reproduce.results import Place
+from sla.reproduce.rule import Claim, Contrast
 
-HOLDS, FAILS, OPEN, UNTESTED = "holds", "does not hold", "undecided", "not tested"
-NOT_BELOW = 0.5  # points that "not below" may be below, for its interval to count as decided
+NOT_BELOW = 0.5  # points below that still count as not below
 COMPARABLE = 1.5  # points within which one model counts as comparable to an ensemble
-LITTLE = 2.0  # points that count as helping little
+LITTLE = 2.0  # a gain of fewer points counts as little
 GENERIC = ("cifar10", "cifar100", "tiny-imagenet")
 FINE_GRAINED = ("cub200", "mit67", "stanford-dogs")
 
 
-def difference(a: float, b: float) -> float:
-    """In points."""
-    return a - b
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """A number for each seed, from cells of that seed; it holds where its interval lies above `above`.
-
-    It does not hold where the interval lies below `below`, which is `above` unless it is said.
-    """
-
-    label: str
-    places: tuple[Place, ...]
-    of: Callable[..., float] = difference
-    above: float = 0.0
-    below: float | None = None
-
-    def judge(self, results: Results) -> "Finding":
-        """The interval over seeds and what it says."""
-        values = [self.of(*numbers) for numbers in results.paired(*self.places)]
-        if not values:
-            return Finding(self, UNTESTED, None, 0)
-        found = interval(values)
-        verdict = OPEN
-        if found.high < (self.above if self.below is None else self.below):
-            verdict = FAILS
-        elif found.low > self.above:
-            verdict = HOLDS
-        return Finding(self, verdict, found, len(values))
-
-
-class Finding(NamedTuple):
-    """What one contrast came to."""
-
-    contrast: Contrast
-    verdict: str
-    interval: Interval | None
-    seeds: int
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper, and every contrast that it takes to be true."""
-
-    text: str
-    contrasts: Sequence[Contrast] = field(repr=False)
-    ours: bool = False  # a comparison that the paper does not make
-
-    def judge(self, results: Results) -> tuple[str, list[Finding]]:
-        """It holds when all tested contrasts do, and does not when one of them does not."""
-        findings = [contrast.judge(results) for contrast in self.contrasts]
-        tested = [finding.verdict for finding in findings if finding.verdict != UNTESTED]
-        if not tested:
-            return UNTESTED, findings
-        if FAILS in tested:
-            return FAILS, findings
-        return (HOLDS if all(verdict == HOLDS for verdict in tested) else OPEN), findings
-
-
-def _versus(
-    table: str,
-    row: str,
-    against: str,
-    columns: Sequence[str] = (),
-    above: float = 0.0,
-    below: float | None = None,
-) -> list[Contrast]:
-    """That a row is better than another in each column: higher, or lower where errors are printed."""
+def _versus(table: str, row: str, against: str, columns: Sequence[str] = ()) -> list[Contrast]:
+    """A row is better than another in each column: higher accuracy, or lower error."""
     found, sign = experiment(table), -1 if experiment(table).metric == "error" else 1
     names = found.rows[row].label, found.rows[against].label
     return [
@@ -92,112 +22,122 @@ def _versus(
             f"{names[0]} over {names[1]}, {found.columns[column].label}",
             (Place(table, row, column), Place(table, against, column)),
             lambda a, b: sign * (a - b),
-            above,
-            below,
         )
-        for column in columns or tuple(found.columns)
+        for column in columns or found.rows[row].columns or tuple(found.columns)
+    ]
+
+
+def row_contrasts() -> list[Contrast]:
+    """Every row of a table against the row that its gain is relative to."""
+    return [
+        contrast
+        for table, found in experiments().items()
+        for name, row in found.rows.items()
+        if row.against is not None
+        for contrast in _versus(table, name, row.against)
     ]
 
 
 def _gap(row: str, against: str) -> Contrast:
-    """That a method's accuracy on train is further above that on test than another's (Figure 3)."""
+    """The gap between train and test accuracy is larger for one method than for another (Figure 3)."""
     rows = [f"{name}-{part}" for name in (row, against) for part in ("train", "test")]
     places = [Place("figure3", name, "cifar100") for name in rows]
-    label = f"gap of {row.upper()} over that of {against.upper()}, CIFAR100"
+    label = f"train-test gap of {row.upper()} over that of {against.upper()}, CIFAR100"
     return Contrast(label, tuple(places), lambda a, b, c, d: (a - b) - (c - d))
 
 
 def _growth(row: str) -> Contrast:
-    """That the relative gain with 25 images a class is above that with 250 (Figure 4)."""
+    """The relative gain with 25 images per class is larger than with 250 (Figure 4)."""
     places = [Place("figure4", name, column) for column in ("n25", "n250") for name in (row, "baseline")]
-    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 a class over 250"
+    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 images per class over 250"
     return Contrast(label, tuple(places), lambda a, b, c, d: 100 * (a / b - c / d))
 
 
-def _little(row: str, column: str) -> Contrast:
-    places = Place("table3", row, column), Place("table3", "baseline", column)
-    label = f"{LITTLE:g} points over the gain of {experiment('table3').rows[row].label}, {column}"
-    return Contrast(label, places, lambda a, b: LITTLE - (a - b))
-
-
 def claims() -> list[Claim]:
-    """All of them, in the order of the paper."""
+    """All claims, in the order of the paper."""
     smaller = ("m1", "m2-ag", "m4-ag", "m3-ag", "m6-ag", "m6-composed-ag")
+    strong = ("cutout", "autoaugment", "own", "cutmix")
     return [
         Claim(
-            "Under rotation, data augmentation and multi-task learning are below the baseline",
-            [c for row in ("da", "mt") for c in _versus("table1", "baseline", row)],
+            "Under rotation, data augmentation and multi-task learning are both below the baseline",
+            [_versus("table1", "baseline", row) for row in ("da", "mt")],
         ),
         Claim(
-            "SLA in single inference is not below the baseline",
-            _versus("table1", "sla-si", "baseline", above=-NOT_BELOW, below=0.0),
+            f"SLA in single inference is not below the baseline (by more than {NOT_BELOW:g} points)",
+            [_versus("table1", "sla-si", "baseline")],
+            above=-NOT_BELOW,
         ),
-        Claim("DA has the largest gap between train and test", [_gap("da", "mt"), _gap("da", "sla")]),
-        Claim("MT is below SLA on train too", _versus("figure3", "sla-train", "mt-train")),
-        Claim("SLA aggregated is above the baseline", _versus("table3", "rotation-ag", "baseline")),
+        Claim("DA has the largest gap between train and test", [[_gap("da", "mt")], [_gap("da", "sla")]]),
         Claim(
-            f"SLA aggregated is comparable to an ensemble of four (within {COMPARABLE:g} points)",
-            _versus("table2", "sla-ag", "ie", above=-COMPARABLE),
+            "MT is below SLA, both on train and on test",
+            [_versus("figure3", f"sla-{part}", f"mt-{part}") for part in ("train", "test")],
         ),
-        Claim("An ensemble of SLA models is above the ensemble", _versus("table2", "ie-sla-ag", "ie")),
+        Claim("SLA aggregated is above the baseline", [_versus("table3", "rotation-ag", "baseline")]),
         Claim(
-            "SLA distilled is above the baseline at the same cost of inference",
-            _versus("table3", "rotation-sd", "baseline"),
+            f"SLA aggregated is comparable to an ensemble of four (at most {COMPARABLE:g} points below)",
+            [_versus("table2", "sla-ag", "ie")],
+            above=-COMPARABLE,
+        ),
+        Claim("An ensemble of SLA models is above the ensemble", [_versus("table2", "ie-sla-ag", "ie")]),
+        Claim(
+            "SLA distilled is above the baseline, at the same inference cost",
+            [_versus("table3", "rotation-sd", "baseline")],
         ),
         Claim(
             "Colour permutation helps fine-grained data",
-            _versus("table3", "colour-ag", "baseline", FINE_GRAINED),
+            [_versus("table3", "colour-ag", "baseline", FINE_GRAINED)],
         ),
         Claim(
-            f"Colour permutation helps little or not elsewhere (less than {LITTLE:g} points)",
-            [_little("colour-ag", column) for column in GENERIC],
+            f"Colour permutation helps little or not at all on other data (less than {LITTLE:g} points)",
+            [_versus("table3", "baseline", "colour-ag", GENERIC)],
+            above=-LITTLE,
         ),
         Claim(
-            "Composed views help most at M = 12",
-            [c for row in smaller for c in _versus("table9", "m12-ag", row)],
+            "Composed views help most at M = 12, more than each smaller M",
+            [_versus("table9", "m12-ag", row) for row in smaller],
         ),
-        Claim("Composed views help less at M = 24 than at M = 12", _versus("table9", "m12-ag", "m24-ag")),
-        Claim("SLA aggregated is above ten-crop", _versus("table8", "sla-ag", "ten-crop")),
-        Claim("Gains grow as data shrinks", [_growth("sla-ag"), _growth("sla-sd")]),
+        Claim("Composed views help less at M = 24 than at M = 12", [_versus("table9", "m12-ag", "m24-ag")]),
+        Claim("SLA aggregated is above ten-crop", [_versus("table8", "sla-ag", "ten-crop")]),
+        Claim("Gains grow as data shrinks", [[_growth("sla-ag"), _growth("sla-sd")]]),
         Claim(
-            "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search and CutMix",
-            [
-                c
-                for row in ("cutout", "autoaugment", "own", "cutmix")
-                for c in _versus("table5", f"{row}-sd", row)
-            ],
+            "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search, and CutMix",
+            [[c for row in strong for c in _versus("table5", f"{row}-sd", row)]],
         ),
         Claim(
             "SLA aggregated helps ProtoNet and ridge regression in few-shot learning",
-            [c for row in ("protonet", "metaoptnet-rr") for c in _versus("table6", f"{row}-ag", row)],
+            [[c for row in ("protonet", "metaoptnet-rr") for c in _versus("table6", f"{row}-ag", row)]],
         ),
         Claim(
             "SLA distilled helps the baseline, CB-RW and LDAM-DRW on long tails",
-            [c for row in ("baseline", "cb-rw", "ldam-drw") for c in _versus("table7", f"{row}-sd", row)],
+            [[c for row in ("baseline", "cb-rw", "ldam-drw") for c in _versus("table7", f"{row}-sd", row)]],
         ),
         Claim(
             "SLA helps with thousands of labels",
-            [c for row in ("sla-si", "sla-ag", "sla-sd") for c in _versus("table10", row, "baseline")],
+            [[c for row in ("sla-si", "sla-ag", "sla-sd") for c in _versus("table10", row, "baseline")]],
         ),
         Claim(
             "SimCLR pre-training alone is marginal; with SLA distilled it is not",
             [
-                Contrast(
-                    "gain of SLA+SD after SimCLR over that of SimCLR alone, CIFAR10",
-                    tuple(Place("table11", row, "cifar10") for row in ("simclr-sd", "simclr", "random")),
-                    lambda both, alone, none: (both - alone) - (alone - none),
-                ),
-                *_versus("table11", "simclr-sd", "simclr"),
+                [
+                    Contrast(
+                        "gain of SLA+SD after SimCLR over that of SimCLR alone, CIFAR10",
+                        tuple(Place("table11", row, "cifar10") for row in ("simclr-sd", "simclr", "random")),
+                        lambda both, alone, none: (both - alone) - (alone - none),
+                    )
+                ],
+                _versus("table11", "simclr-sd", "simclr"),
             ],
         ),
         Claim(
-            "SLA aggregated is above the DA model averaged over the same views, at the same cost",
+            "SLA aggregated is above DA averaged over the same views, at the same cost",
             [
-                Contrast(
-                    f"SLA+AG over DA averaged, {experiment('table2').columns[column].label}",
-                    (Place("table2", "sla-ag", column), Place("table1", "da-ag", column)),
-                )
-                for column in GENERIC
+                [
+                    Contrast(
+                        f"SLA+AG over DA averaged, {experiment('table2').columns[column].label}",
+                        (Place("table2", "sla-ag", column), Place("table1", "da-ag", column)),
+                    )
+                    for column in GENERIC
+                ]
             ],
             ours=True,
         ),

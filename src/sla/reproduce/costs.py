@@ -1,4 +1,4 @@
-"""What a run, a table and this machine can do in floating-point operations: worked out, not tried."""
+"""Floating-point operations of a run and of a table, computed from settings; and the rate of this machine."""
 
 import math
 import time
@@ -11,29 +11,29 @@ import torch
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops
 from sla.datasets.catalogue import CATALOGUE
+from sla.recipes.load import Settings
 from sla.reproduce.jobs import cells_of, jobs_of
-from sla.reproduce.recipes import Settings
 from sla.sampling.protocols import long_tailed_counts
 from sla.views import parse_views
 
 BACKWARD = 2  # what the backward pass costs, in forward passes
-TOY_PASSES = 200  # of a linear classifier's solver over its images, about
+TOY_PASSES = 200  # over the images by the solver of a linear classifier, roughly
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of training: floating-point operations, and images that go through a network, each view one."""
+    """Of training: floating-point operations, and images through the network, every view counted."""
 
     flop: float
     images: int
 
     def hours(self, rate: float) -> float:
-        """At so many operations a second."""
+        """At `rate` operations per second."""
         return self.flop / rate / 3600
 
 
 def cost(name: str, scale: str, seeds: int = 3) -> Cost:
-    """Of all distinct runs of a table or figure: rows that differ in what is measured share theirs."""
+    """Of all distinct runs of a table or figure; rows that only differ in their score share a run."""
     runs = [dict(job.settings) for job in jobs_of(cells_of(name, scale, seeds)) if not job.members]
     return Cost(sum(map(flop_of, runs)), sum(map(images_of, runs)))
 
@@ -50,13 +50,11 @@ def flop_of(settings: Settings) -> float:
 
 
 def images_of(settings: Settings) -> int:
-    """Images that a training run puts through its network, every view counted."""
+    """Images that a training run passes through its network, every view counted."""
     if "toy.digits" in settings:
         entry = CATALOGUE[settings["data.source"]]
         turned = 1 if settings["toy.labels"] == "upright" else 4
         return TOY_PASSES * turned * entry.splits["train"] * 2 // entry.num_classes
-    if "pretrain.epochs" in settings:  # two looks at each image
-        return 2 * math.ceil(settings["pretrain.epochs"] * _trained_on(settings))
     if "episodes.way" in settings:
         episode = settings["episodes.way"] * (settings["episodes.shot"] + settings["episodes.query"])
         base = settings["run.iterations"] * settings["episodes.per_step"] * episode
@@ -68,7 +66,7 @@ def images_of(settings: Settings) -> int:
 
 
 def machine_rate(seconds: float = 1.5) -> float:
-    """Floating-point operations a second in training on this machine: ResNet-8, 128 images, not compiled."""
+    """Floating-point operations per second in training on this machine: ResNet-8, batch 128, not compiled."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     backbone = create_backbone("resnet8").to(device).train()
     backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -80,12 +78,12 @@ def machine_rate(seconds: float = 1.5) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.monotonic() - start)
-    # The least time: what else the machine does now is not of the hours that a table takes.
+    # The shortest time: other work on the machine now says nothing about the hours a table takes.
     return (1 + BACKWARD) * len(images) * count_flops(backbone, (3, 32, 32)) / min(times)
 
 
 def _trained_on(settings: dict[str, Any]) -> int:
-    """Images of an epoch, by the catalogue and what the settings leave of it."""
+    """Images per epoch: the catalogue's count, reduced as the settings say."""
     entry = CATALOGUE[settings["data.source"]]
     if settings.get("data.long_tail"):
         most = settings.get("data.long_tail_max") or entry.splits["train"] // entry.num_classes
@@ -97,6 +95,6 @@ def _trained_on(settings: dict[str, Any]) -> int:
 
 @cache
 def _forward(backbone: str, options: tuple[tuple[str, Any], ...], resolution: int, channels: int) -> int:
-    with torch.device("meta"):  # shapes are enough, and the large networks take no time to fill
+    with torch.device("meta"):  # counting needs shapes only
         module = create_backbone(backbone, **dict(options))
     return count_flops(module, (channels, resolution, resolution))

@@ -1,4 +1,4 @@
-"""The figures of the paper from our numbers: training curves (3) and gains with less data (4)."""
+"""Figures 3 (training curves) and 4 (gains with less data) of the paper, from our numbers."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -11,11 +11,11 @@ from sla.reproduce.paper import experiment
 from sla.reproduce.results import Place, Results
 
 COLORS = {"da": "#d9822b", "mt": "#2a9d4a", "sla": "#1f6feb"}
-AXES = {"figure3": ("iteration", "accuracy, %"), "figure4": ("images a class", "relative gain, %")}
+AXES = {"figure3": ("iteration", "accuracy, %"), "figure4": ("images per class", "relative gain, %")}
 
 
 def series_of(results: Results, name: str) -> dict[str, Series]:
-    """The lines of a figure by row, means over seeds; {} for what is no figure or has no numbers."""
+    """The lines of a figure by row, means over seeds; {} for a table, or without numbers."""
     return {"figure3": _curves, "figure4": _gains}[name](results) if name in AXES else {}
 
 
@@ -25,7 +25,7 @@ def _curves(results: Results) -> dict[str, Series]:
         heights: dict[float, list[float]] = defaultdict(list)
         for record in results.records.get(Place("figure3", row_name, "cifar100"), {}).values():
             for point in record.more["curve"]:
-                heights[point["step"]].append(point[row.measure])
+                heights[point["step"]].append(point[row.score])
         if heights:
             points = [(step, fmean(values)) for step, values in sorted(heights.items())]
             found[row_name] = Series(row.label, points)
@@ -50,7 +50,7 @@ def _gains(results: Results) -> dict[str, Series]:
 
 
 def draw(results: Results, name: str, path: Path) -> bool:
-    """The figure as a picture; False where there is nothing to draw."""
+    """Draw the figure to a PNG file; False if it has no numbers yet."""
     lines = series_of(results, name)
     if not lines:
         return False

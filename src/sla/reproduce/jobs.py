@@ -1,4 +1,4 @@
-"""From a table of the paper to the runs it needs, each known by the content of its configuration."""
+"""From a table of the paper to the runs it needs, each identified by the content of its configuration."""
 
 import hashlib
 import json
@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sla.errors import InputError, nearest
-from sla.reproduce.names import SCALES
-from sla.reproduce.paper import Experiment, Row, experiment
-from sla.reproduce.recipes import cell_settings
+from sla.recipes import SCALES
+from sla.recipes.load import Settings, recipe_settings
+from sla.reproduce.paper import Column, Experiment, Row, experiment
 
 MEMBERS = 4  # models of an ensemble
-RUNNABLE = ("train", "ensemble", "ten-crop", "curves", "toy", "fewshot")
-NOT_RUN = {
-    "cited": "only what the paper prints is known of it",
+NOT_RUN = {  # kinds of row, and why
+    "not-run": "it is not implemented here",
     "pretrain": "pre-training is not part of this package yet",
 }
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run, or one look at finished runs (`members`); equal content is the same job, whatever table."""
+    """A run, or an evaluation of finished runs (`members`); equal content is the same job in every table."""
 
     kind: str
     settings: Mapping[str, Any]  # flat: dotted keys of the configuration
@@ -32,24 +31,24 @@ class Job:
 
     @property
     def key(self) -> str:
-        """16 hexadecimal digits that follow from what is run."""
+        """16 hexadecimal digits: a hash of what is run."""
         return content_key(self.kind, self.settings, self.seed, [member.key for member in self.members])
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table for one seed: the job that gives it, and its name there."""
+    """One number of a table for one seed: the job that computes it, and the name of its score."""
 
     experiment: str
     row: str
     column: str
     seed: int
     job: Job
-    measure: str
+    score: str
 
 
 def content_key(kind: str, settings: Mapping[str, Any], seed: int, members: Sequence[str]) -> str:
-    """The name of a job with this content."""
+    """The key of a job with this content."""
     content = json.dumps([kind, dict(settings), seed, list(members)], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
@@ -57,40 +56,45 @@ def content_key(kind: str, settings: Mapping[str, Any], seed: int, members: Sequ
 def cells_of(
     name: str, scale: str, seeds: int = 3, rows: Iterable[str] = (), columns: Iterable[str] = ()
 ) -> list[Cell]:
-    """Every cell of a table that can be run: rows x columns (some, if named) x seeds 0, 1, ..."""
-    table, wanted, within = experiment(name), set(rows), set(columns)
+    """Every cell of a table that can be run: rows x columns (all, or those named) x seeds 0, 1, ..."""
+    table, only_rows, only_columns = experiment(name), set(rows), set(columns)
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
-    for unknown in sorted(wanted - set(table.rows)):
+    for unknown in sorted(only_rows - set(table.rows)):
         raise InputError(f"{name} has no row {unknown!r}{nearest(unknown, tuple(table.rows))}")
-    for unknown in sorted(within - set(table.columns)):
+    for unknown in sorted(only_columns - set(table.columns)):
         raise InputError(f"{name} has no column {unknown!r}{nearest(unknown, tuple(table.columns))}")
     found = []
     for row_name, row in table.rows.items():
-        if wanted and row_name not in wanted:
+        if only_rows and row_name not in only_rows:
             continue
-        if row.kind not in RUNNABLE:
-            if wanted:
+        if row.kind in NOT_RUN:
+            if only_rows:
                 raise InputError(f"{name}: row {row_name!r} cannot be run: {NOT_RUN[row.kind]}")
             continue
         for column in row.columns or table.columns:
-            if within and column not in within:
+            if only_columns and column not in only_columns:
                 continue
             for seed in range(1 if row.kind == "toy" else seeds):  # a convex problem has no seeds
                 job = _job(table, row, column, scale, seed)
                 shot = table.columns[column].shot
-                measure = f"{shot}-shot {row.measure}" if shot else row.measure
-                found.append(Cell(name, row_name, column, seed, job, measure))
+                score = f"{shot}-shot {row.score}" if shot else row.score
+                found.append(Cell(name, row_name, column, seed, job, score))
     return found
 
 
 def jobs_of(cells: Iterable[Cell]) -> list[Job]:
-    """The distinct jobs, those that others are made of first."""
+    """The distinct jobs, members of others first."""
     found: dict[str, Job] = {}
     for cell in cells:
         for job in (*cell.job.members, cell.job):
             found.setdefault(job.key, job)
     return sorted(found.values(), key=lambda job: bool(job.members))
+
+
+def cell_settings(row: Row, column: Column, scale: str) -> Settings:
+    """The settings of a cell: its recipe (the column's, with the row's suffix), then column, then row."""
+    return recipe_settings(column.recipe + row.suffix, scale) | column.set | row.set
 
 
 def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job:
@@ -100,7 +104,8 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
     if row.kind in ("ten-crop", "curves"):
         return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "ensemble":
-        # Its first member is the model of the same seed alone, so that the two are paired.
+        # The first member is the single model of the same seed, so that the two are paired.
         members = tuple(Job("train", settings, seed + 100 * i, scale, label) for i in range(MEMBERS))
-        return Job("ensemble", {"how": row.measure}, seed, scale, label, members)
+        # `how` is the inference; renaming this setting would change the keys of finished jobs.
+        return Job("ensemble", {"how": row.score}, seed, scale, label, members)
     return Job(row.kind, settings, seed, scale, label)

@@ -1,22 +1,25 @@
 """The tables and figures of the paper as data: rows, columns, what each cell prints, and how to run it.
 
-`paper.yaml` holds them. A cell is run by the settings of its recipe (the column's, with the row's
-suffix), then those of its column, then those of its row: dotted keys of the training configuration.
+A new row or column needs `paper.yaml` alone. The settings of a cell are those of its recipe (the column's,
+with the row's suffix), then the column's, then the row's; keys are dotted, as in the configuration.
 """
 
+import re
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
 
+SOURCE = resources.files("sla.reproduce") / "paper.yaml"
+
 
 class Part(BaseModel):
-    """A branch of the data: unknown keys are refused."""
+    """A part of the file: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -27,7 +30,19 @@ class Printed(Part):
     value: float
     gain: float | None = Field(None, description="relative, over the row it is compared with")
     spread: float | None = Field(None, description="half of a 95% interval")
-    cited: bool = Field(False, description="taken by the paper from another paper, not run by its authors")
+    text: str = Field("", description="value and spread as printed: 71.5 ± 1.0")
+    gain_text: str = Field("", description="the gain as printed: +8.30%")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, text: Any) -> Any:
+        """`93.26 +0.94%` or `48.70 ± 1.84`."""
+        found = re.fullmatch(r"([\d.]+)(?: ([+-][\d.]+)%)?(?: ± ([\d.]+))?", str(text))
+        if found is None:
+            return None
+        value, gain, spread = found.groups()
+        shown = {"text": f"{value} ± {spread}" if spread else value, "gain_text": f"{gain}%" if gain else ""}
+        return {"value": value, "gain": gain, "spread": spread, **shown}
 
 
 class Column(Part):
@@ -40,18 +55,24 @@ class Column(Part):
 
 
 class Row(Part):
-    """A method as the paper names it, what runs it, and which of its numbers is meant."""
+    """A method as the paper names it, the kind of job that runs it, and which of its scores is meant."""
 
     label: str
-    kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "cited"] = "train"
+    kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"] = (
+        "train"
+    )
     suffix: str = Field(
-        "", description="added to the name of the column's recipe: another network or augmentation"
+        "", description="added to the name of the column's recipe, for another network or augmentation"
     )
     set: dict[str, Any] = {}
-    measure: str = Field("single", description="single, aggregated, distilled, or a name the kind gives")
-    against: str | None = Field(None, description="the row that its relative gain is over")
-    ours: bool = Field(False, description="a row that the paper does not have")
-    columns: tuple[str, ...] | None = Field(None, description="the columns it has; all by default")
+    score: str = Field(
+        "single",
+        description="the inference: single, aggregated, distilled; or another score of its kind of job",
+    )
+    against: str | None = Field(None, description="the row that its gain is relative to")
+    cited: bool = Field(False, description="its numbers were taken by the paper from another paper")
+    ours: bool = Field(False, description="not in the paper")
+    columns: tuple[str, ...] | None = Field(None, description="its columns; all by default")
 
 
 class Experiment(Part):
@@ -67,13 +88,15 @@ class Experiment(Part):
 @cache
 def experiments() -> dict[str, Experiment]:
     """Every table and figure by name, in the order of the paper."""
-    text = resources.files("sla.reproduce").joinpath("paper.yaml").read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
+    source = SOURCE.read_text(encoding="utf-8")
+    tree, texts = yaml.safe_load(source), yaml.load(source, yaml.BaseLoader)
+    for name in EXPERIMENTS:
+        tree[name]["printed"] = texts[name].get("printed", {})  # 66.10 as a number would be 66.1
     return {name: Experiment.model_validate(tree[name]) for name in EXPERIMENTS}
 
 
 def experiment(name: str) -> Experiment:
     """One of them."""
     if name not in EXPERIMENTS:
-        raise InputError(f"no table or figure is called {name!r}{nearest(name, tuple(EXPERIMENTS))}")
+        raise InputError(f"unknown table or figure {name!r}{nearest(name, tuple(EXPERIMENTS))}")
     return experiments()[name]

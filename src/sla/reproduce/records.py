@@ -1,4 +1,4 @@
-"""What finished jobs gave: one row of a CSV each, written at once, merged with those from elsewhere."""
+"""The results of finished jobs: one row of a CSV each, checked when read, merged with rows from elsewhere."""
 
 import csv
 import io
@@ -7,24 +7,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, listed, nearest, shown
+from sla.recipes import SCALES
 from sla.reproduce.jobs import content_key
-from sla.reproduce.names import SCALES
 
 TABLE = "runs.csv"
-JSON_COLUMNS = ("settings", "members", "more", "versions")
-
-
-ACCURACIES = tuple(
-    f"{w}_{inference}" for w in ("last", "best") for inference in ("single", "aggregated", "distilled")
-)
+JSON_COLUMNS = ("settings", "members", "scores", "more", "versions")
+OLD_COLUMNS = {  # of tables before `scores`, one number each
+    f"{checkpoint}_{inference}": (checkpoint, inference)
+    for checkpoint in ("last", "best")
+    for inference in ("single", "aggregated", "distilled")
+}
 
 
 class Record(BaseModel):
-    """One finished job. Accuracies are percent on the test images, which chose nothing."""
+    """One finished job. Scores are percent on the test images, which selected nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -35,12 +35,7 @@ class Record(BaseModel):
     seed: int
     settings: dict[str, Any]
     members: list[str] = []
-    last_single: float | None = None
-    last_aggregated: float | None = None
-    last_distilled: float | None = None
-    best_single: float | None = None
-    best_aggregated: float | None = None
-    best_distilled: float | None = None
+    scores: dict[str, dict[str, float]] = Field({}, description="accuracy by checkpoint, then by inference")
     more: dict[str, Any] = Field({}, description="numbers that only some kinds of job have")
     training_flop: float | None = None
     seconds: float | None = None
@@ -50,23 +45,42 @@ class Record(BaseModel):
     commit: str | None = None
     finished: str = ""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_old_columns(cls, values: Any) -> Any:
+        """Turn last_single, ..., best_distilled of older tables and records into `scores`."""
+        if not isinstance(values, dict) or "scores" in values:
+            return values
+        scores: dict[str, dict[str, Any]] = {}
+        for name, (checkpoint, inference) in OLD_COLUMNS.items():
+            if values.get(name) is not None:
+                scores.setdefault(checkpoint, {})[inference] = values[name]
+        return {"scores": scores} | {key: value for key, value in values.items() if key not in OLD_COLUMNS}
+
     def percentages(self) -> dict[str, float]:
-        """Every accuracy and error there is, by name; a curve's points are named by their steps."""
-        found = {name: getattr(self, name) for name in ACCURACIES}
-        found |= {name: value for name, value in self.more.items() if isinstance(value, int | float)}
+        """Every accuracy and error by name; the points of a curve are named by their steps."""
+        found = {
+            f"{checkpoint} {inference}": value
+            for checkpoint, values in self.scores.items()
+            for inference, value in values.items()
+        }
+        found |= {
+            name: value
+            for name, value in self.more.items()
+            if isinstance(value, int | float) and name != "gap"
+        }
         for point in self.more.get("curve", ()):
             found |= {f"{name} at {point['step']}": point[name] for name in ("train", "test")}
-        return {name: value for name, value in found.items() if value is not None and name != "gap"}
+        return found
 
-    def score(self, measure: str) -> float | None:
-        """The number of this name: a kind of inference, at the last checkpoint, or one of `more`."""
-        value = getattr(self, f"last_{measure}", None)
-        value = self.more.get(measure) if value is None else value
+    def score(self, name: str) -> float | None:
+        """The score of this name: of an inference at the last checkpoint, or one of `more`."""
+        value = (self.more | self.scores.get("last", {})).get(name)
         return float(value) if isinstance(value, int | float) else None
 
 
 def read_records(path: Path) -> dict[str, Record]:
-    """The rows of a CSV by key, each checked; {} where there is no file."""
+    """The rows of a CSV by key, each checked; {} if there is no file."""
     if not path.exists():
         return {}
     try:
@@ -78,13 +92,13 @@ def read_records(path: Path) -> dict[str, Record]:
     for number, row in enumerate(rows, start=2):
         record = _parse(row, f"{shown(path)}, row {number}")
         if record.key in found:
-            raise InputError(f"{shown(path)}, row {number}: {record.key} is there twice")
+            raise InputError(f"{shown(path)}, row {number}: {record.key} occurs twice")
         found[record.key] = record
     return found
 
 
-def unite(tables: Iterable[dict[str, Record]]) -> dict[str, Record]:
-    """The rows of several tables; what is in more than one must have given the same numbers."""
+def unite_tables(tables: Iterable[dict[str, Record]]) -> dict[str, Record]:
+    """The rows of several tables; a job in more than one must have the same numbers in all."""
     rows: dict[str, Record] = {}
     for table in tables:
         for record in table.values():
@@ -93,16 +107,17 @@ def unite(tables: Iterable[dict[str, Record]]) -> dict[str, Record]:
 
 
 def add_records(path: Path, records: Iterable[Record]) -> int:
-    """Put rows into the CSV, whole and one writer at a time; returns how many were new.
+    """Add rows to the CSV, one writer at a time; returns how many were new.
 
-    A job that is there already must have given the same numbers.
+    A job that is already in it must have the same numbers. The file is replaced as a whole, in the present
+    format: `add_records(path, [])` rewrites an older table.
     """
     with exclusive(path.with_name(f".{path.name}.lock")):
-        there = read_records(path)
-        rows = unite([there, {record.key: record for record in records}])
+        old = read_records(path)
+        rows = unite_tables([old, {record.key: record for record in records}])
         with replacing(path) as file:
             file.write(_text(rows.values()).encode())
-    return len(rows) - len(there)
+    return len(rows) - len(old)
 
 
 def _parse(row: dict[str, Any], where: str) -> Record:
@@ -112,12 +127,7 @@ def _parse(row: dict[str, Any], where: str) -> Record:
         }
         record = Record.model_validate(values)
         record.percentages()
-    except (
-        ValueError,
-        RecursionError,
-        KeyError,
-        TypeError,
-    ) as error:  # pydantic's and json's errors are ValueErrors
+    except (ValueError, RecursionError, KeyError, TypeError) as error:  # ValueError: pydantic's and json's
         reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         key = ".".join(str(part) for part in reason["loc"])
         raise InputError(f"{where}: {key or 'a field'}: {shown(str(reason['msg']))}") from None
@@ -126,7 +136,7 @@ def _parse(row: dict[str, Any], where: str) -> Record:
     if record.scale not in SCALES:
         raise InputError(f"{where}: unknown scale {shown(record.scale)!r}{nearest(record.scale, SCALES)}")
     for name, value in record.percentages().items():
-        if not 0 <= value <= 100:  # also what is no number
+        if not 0 <= value <= 100:  # NaN too
             raise InputError(f"{where}: {shown(name)} is {value}, not a percentage")
     return record
 
@@ -137,13 +147,13 @@ def _require_same(ours: Record, theirs: Record) -> None:
     if different:
         pairs = [f"{shown(name)} {a.get(name)} and {b.get(name)}" for name in different]
         raise InputError(
-            f"{ours.key} ({shown(ours.label)}, seed {ours.seed}) has other numbers there: {listed(pairs)}; "
+            f"{ours.key} ({shown(ours.label)}, seed {ours.seed}) has different numbers: {listed(pairs)}; "
             "remove one of the two rows"
         )
 
 
 def _text(records: Iterable[Record]) -> str:
-    """The CSV, sorted, so that the same rows are the same file."""
+    """The CSV, sorted, so that equal rows give equal files."""
     columns, text = list(Record.model_fields), io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""Running what is missing: one job after the other, or several at a time, each recorded at once."""
+"""Running the missing jobs of a table, one by one or in parallel; each is recorded as it finishes."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -18,33 +18,51 @@ from typing import Any, NamedTuple, Protocol
 
 from sla.disk import reason
 from sla.errors import InputError, SLAError, shown
+from sla.progress import QUIET, Progress
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
-from sla.reproduce.work import Watch, read_finished, run_job
-from sla.session import StoppedError
+from sla.reproduce.work import read_finished, run_job
+from sla.runs.signals import StoppedError
 
-STOPPED = "stopped; the same command goes on where it was"
-POLL = 0.5  # seconds between two looks at the workers
+STOPPED = "stopped; the same command resumes it"
+POLL = 0.5  # seconds between two checks of the workers
+REPORT = 1.0  # seconds between two reports of a worker
 
 
 class Display(Protocol):
-    """What a runner tells while it works; a command shows it."""
+    """Shows the progress of many jobs."""
 
     def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """These jobs are missing; so many are there."""
+        """`jobs` are about to run; `done` others have finished before."""
 
     def advance(self, job: Job, share: float) -> None:
-        """How far a job is, from 0 to 1."""
+        """The finished share of a job, from 0 to 1."""
 
     def end(self, job: Job, record: Record | None, reason: str) -> None:
-        """A job is finished, or why it failed."""
+        """A job has finished, or failed for this reason."""
+
+
+class JobProgress(Progress):
+    """The finished share of one job: by its training steps, or by its passes where it trains nothing."""
+
+    def __init__(self, job: Job, report: Callable[[float], None]) -> None:
+        self.job, self.report = job, report
+
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        """A training step is over."""
+        self.report(done / max(total, 1))
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        """Passes that read images, and all passes of a training run, are not counted."""
+        if self.job.members and what.startswith("evaluating") and total:
+            self.report(done / total)
 
 
 def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) -> int:
-    """Do every job that has no record yet; returns how many failed, each told with its reason.
+    """Run every job that has no record yet; returns how many failed, each reported with its reason.
 
-    What was finished in this folder but not recorded is recorded first. Jobs that another process is at come
-    last: when it has finished them, their records are taken over.
+    Jobs that finished in this folder without being recorded are recorded first. Jobs that another process is
+    running come last: once it has finished them, their records are used.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -56,7 +74,7 @@ def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) 
     known = set(recorded) | {record.key for record in finished}
     missing = [job for job in jobs if job.key not in known]
     display.begin(missing, len(jobs) - len(missing))
-    # Jobs that look at others' runs come after those.
+    # Jobs that evaluate the runs of others come after them.
     waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
     run = partial(_run_wave, workers=workers) if workers > 1 else _run_in_turn
     try:
@@ -70,7 +88,7 @@ def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) 
 
 
 class Outcome(NamedTuple):
-    """The jobs that failed, and those that another process was at."""
+    """The jobs that failed, and those that another process is running."""
 
     failed: list[Job]
     elsewhere: list[Job]
@@ -79,16 +97,13 @@ class Outcome(NamedTuple):
 def _run_in_turn(jobs: Sequence[Job], out: Path, display: Display, wait: bool) -> Outcome:
     outcome = Outcome([], [])
     for job in jobs:
-        _note(job, attempt(job, out, wait, partial(_tell, display, job)), outcome, display)
+        progress = JobProgress(job, partial(display.advance, job))
+        _sort_in(job, attempt(job, out, wait, progress), outcome, display)
     return outcome
 
 
-def _tell(display: Display, job: Job, done: int, total: int) -> None:
-    display.advance(job, done / max(total, 1))
-
-
-def _note(job: Job, found: Record | str | None, outcome: Outcome, display: Display) -> None:
-    """Put a job where it belongs: done, failed for a reason, or (None) in another process's hands."""
+def _sort_in(job: Job, found: Record | str | None, outcome: Outcome, display: Display) -> None:
+    """Handle what `attempt` returned: a record, the reason of a failure, or None (run elsewhere)."""
     if found is None:
         outcome.elsewhere.append(job)
         return
@@ -99,22 +114,22 @@ def _note(job: Job, found: Record | str | None, outcome: Outcome, display: Displ
         display.end(job, found, "")
 
 
-def attempt(job: Job, out: Path, wait: bool, watch: Watch | None = None) -> Record | str | None:
-    """One job: its record, or why it failed, or None where another process is at it."""
+def attempt(job: Job, out: Path, wait: bool, progress: Progress = QUIET) -> Record | str | None:
+    """Run a job: its record, or the reason why it failed, or None if another process is running it."""
     try:
-        return run_job(job, out, watch, wait)
+        return run_job(job, out, progress, wait)
     except BlockingIOError:
         return None
     except StoppedError:
         raise
     except SLAError as error:
         return str(error)
-    except (RuntimeError, OSError, MemoryError) as error:  # one job of many: the others go on
+    except (RuntimeError, OSError, MemoryError) as error:  # one job of many: the others still run
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, workers: int) -> Outcome:
-    """Jobs in processes of their own, as many at a time as asked for."""
+    """Run jobs in processes of their own, `workers` at a time."""
     outcome = Outcome([], [])
     if not jobs:
         return outcome
@@ -122,19 +137,19 @@ def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, work
     threads = max((os.cpu_count() or 1) // workers, 1)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
     manager = SyncManager(ctx=context)
-    manager.start(_follow_to_the_end, (os.getpid(),))
+    manager.start(_follow_manager, (os.getpid(),))
     with manager, pool:
-        news = manager.Queue()
-        futures = {pool.submit(_run_there, job, out, wait, threads, news): job for job in jobs}
+        reports = manager.Queue()
+        futures = {pool.submit(_run_in_worker, job, out, wait, threads, reports): job for job in jobs}
         waiting: set[Future[Record | str | None]] = set(futures)
         by_key = {job.key: job for job in jobs}
         try:
             while waiting:
                 done, waiting = wait_for(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
-                for key, share in _drain(news):
+                for key, share in _drain(reports):
                     display.advance(by_key[key], share)
                 for future in done:
-                    _note(futures[future], future.result(), outcome, display)
+                    _sort_in(futures[future], future.result(), outcome, display)
         except (KeyboardInterrupt, StoppedError):
             pool.shutdown(wait=True, cancel_futures=True)
             raise StoppedError(STOPPED) from None
@@ -142,9 +157,9 @@ def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, work
 
 
 def _follow(parent: int) -> None:
-    """In a worker: end, with a checkpoint, when the process that started it is gone."""
+    """In a worker: stop, with a checkpoint, when the process that started it is gone."""
 
-    def watch() -> None:
+    def wait_for_parent() -> None:
         while os.getppid() == parent:
             time.sleep(2)
         while True:
@@ -152,40 +167,40 @@ def _follow(parent: int) -> None:
             time.sleep(2)
 
     if hasattr(os, "getppid"):
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
-def _follow_to_the_end(parent: int) -> None:
-    """In the process that carries news: as `_follow`, and take the socket's folder along."""
+def _follow_manager(parent: int) -> None:
+    """In the process of the queue: as `_follow`, exiting normally so that its socket is removed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _follow(parent)
 
 
-def _run_there(job: Job, out: Path, wait: bool, threads: int, news: Any) -> Record | str | None:
-    """In a worker: the job, telling how far it is about once a second."""
+def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) -> Record | str | None:
+    """In a worker: run the job and report its progress about once a second."""
     import torch
 
     torch.set_num_threads(threads)
-    told = [0.0]
+    last_report = 0.0
 
-    def watch(done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - told[0] > 1 or done == total:
-            told[0] = now
-            news.put((job.key, done / max(total, 1)))
+    def report(share: float) -> None:
+        nonlocal last_report
+        if time.monotonic() - last_report > REPORT or share == 1:
+            last_report = time.monotonic()
+            reports.put((job.key, share))
 
-    return attempt(job, out, wait, watch)
+    return attempt(job, out, wait, JobProgress(job, report))
 
 
-def _drain(news: Any) -> Iterable[tuple[str, float]]:
+def _drain(reports: Any) -> Iterable[tuple[str, float]]:
     while True:
         try:
-            yield news.get_nowait()
+            yield reports.get_nowait()
         except queue.Empty:
             return
 
 
 def commands(name: str, scale: str, jobs: Iterable[Job], out: Path, seeds: int) -> list[str]:
-    """One command for each job that stands alone: for a cluster's launcher, in any order."""
+    """One command per job, for the scheduler of a cluster; they may run in any order."""
     words = ["sla", "reproduce", name, "--scale", scale, "--seeds", str(seeds), "--out", str(out)]
     return [shlex.join([*words, "--only", job.key]) for job in jobs]

@@ -1,4 +1,4 @@
-"""What each kind of job does, in a folder of its own, and the record it leaves."""
+"""What each kind of job does, in a folder of its own, and the record it writes."""
 
 import platform
 import time
@@ -9,38 +9,37 @@ from typing import Any
 import torch
 
 from sla.disk import exclusive, replacing
+from sla.progress import QUIET, Progress, StepsOnly
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
-from sla.runs.config import make_config, with_values
-from sla.tasks.classifier.result import describe_origin
+from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config, with_values
 
-Watch = Callable[[int, int], None]  # steps done, steps in all
-
-CURVE_IMAGES = 5000  # of the training set, for the accuracy on it
+CURVE_IMAGES = 5000  # of the training set, to compute the training accuracy
 
 
 def folder_of(job: Job, out: Path) -> Path:
-    """Where a job works: its run, or what it found."""
+    """The folder of a job: its run, or its record alone."""
     return out / "runs" / job.key
 
 
-def run_job(job: Job, out: Path, watch: Watch | None = None, wait: bool = True) -> Record:
-    """Do the job, or go on with it where it was stopped; its row is in the table before this returns.
+def run_job(job: Job, out: Path, progress: Progress = QUIET, wait: bool = True) -> Record:
+    """Run the job, or resume it where it was stopped; its row is in the table before this returns.
 
-    One process at a time is at a job: the others wait, or get a BlockingIOError where they do not want to.
-    What is finished is not done again.
+    A job is run by one process at a time: the others wait, or raise BlockingIOError if `wait` is False.
+    A finished job is not run again.
     """
     with exclusive(out / "runs" / f".{job.key}.lock", wait=wait):
-        record = read_finished(job, out) or _do(job, out, watch)
+        record = read_finished(job, out) or _run(job, out, progress)
     add_records(out / TABLE, [record])
     return record
 
 
-def _do(job: Job, out: Path, watch: Watch | None) -> Record:
+def _run(job: Job, out: Path, progress: Progress) -> Record:
     folder = folder_of(job, out)
     start = time.monotonic()
-    values = WORK[job.kind](job, out, watch)
+    values = WORK[job.kind](job, out, progress)
     origin = {"machine": _machine(), **describe_origin()}
     del origin["command"]
     record = Record(
@@ -63,26 +62,26 @@ def read_finished(job: Job, out: Path) -> Record | None:
     path = folder_of(job, out) / "record.json"
     try:
         return Record.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or damaged: the job goes on from what it has
+    except (OSError, ValueError):  # missing, or damaged: the job resumes from its folder
         return None
 
 
-def _train(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.session import train
 
     folder = folder_of(job, out)
     config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
-    step = None if watch is None else lambda done, total, row: watch(done, total)
-    run = train(config, folder, resume=(folder / "config.yaml").is_file(), watch=step)
-    result = run.result
-    values: dict[str, Any] = {
-        f"{checkpoint}_{inference}": scores["top1"]
-        for checkpoint, found in result["accuracies"].items()
-        for inference, scores in found.get("test", {}).items()
-    }
-    held_out = result["accuracies"]["last"].get("val", {})
-    more = {f"val_{inference}": scores["top1"] for inference, scores in held_out.items()}
-    return values | {"more": more} | _cost_of(result)
+    resume = (folder / "config.yaml").is_file()
+    result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
+    accuracies = result["accuracies"]
+    scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
+    held_out = _top1(accuracies["last"].get("val", {}))
+    more = {f"val_{inference}": value for inference, value in held_out.items()}
+    return {"scores": scores, "more": more, **_cost_of(result)}
+
+
+def _top1(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    return {inference: scores["top1"] for inference, scores in found.items()}
 
 
 def _cost_of(result: dict[str, Any]) -> dict[str, Any]:
@@ -90,24 +89,24 @@ def _cost_of(result: dict[str, Any]) -> dict[str, Any]:
     return cost | {"commit": result["commit"]}
 
 
-def _ensemble(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """The members' class logits, averaged."""
     from sla.compare.ensemble import evaluate_ensemble
 
     records, runs = _members(job, out)
     inference = job.settings["how"]
-    outputs = evaluate_ensemble(runs, inference=inference, tick=watch)
+    outputs = evaluate_ensemble(runs, inference=inference, progress=progress)
     return {
-        f"last_{inference}": outputs.scores()["ensemble"]["top1"],
+        "scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}},
         "training_flop": sum(record.training_flop or 0 for record in records),
         "parameters": sum(record.parameters or 0 for record in records),
     }
 
 
-def _ten_crop(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+def _ten_crop(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """The member on ten crops of each test image."""
     (record,), (run,) = _members(job, out)
-    outputs = run.ten_crop(run.dataset(), tick=watch)
+    outputs = run.ten_crop(run.dataset(), progress=progress)
     return {
         "more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]},
         "training_flop": record.training_flop,
@@ -115,8 +114,8 @@ def _ten_crop(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     }
 
 
-def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
-    """Accuracy on training and test images of every snapshot that the member kept."""
+def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Accuracy on training and test images of every snapshot of the member."""
     from sla.factory import load
     from sla.sampling.protocols import limited
     from sla.tasks.classifier.evaluation import infer
@@ -129,30 +128,27 @@ def _curves(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     parts = {"train": limited(plan.train, max(per_class, 1)), "test": plan.test}
     curve: list[dict[str, float]] = []
     snapshots = sorted((run.folder / "snapshots").glob("*.safetensors"))
-    for number, path in enumerate(snapshots):
+    for number, path in enumerate(snapshots, start=1):
         model = load(path)
         point: dict[str, float] = {"step": int(path.stem)}
         for name, dataset in parts.items():
             outputs = infer(model, dataset, run.pipeline, inferences=("single",))
             point[name] = outputs.scores()["single"]["top1"]
         curve.append(point)
-        if watch is not None:
-            watch(number + 1, len(snapshots))
+        progress("evaluating snapshots", number, len(snapshots))
     last = curve[-1]
     more = {"curve": curve, "train": last["train"], "test": last["test"], "gap": last["train"] - last["test"]}
     return {"more": more, "training_flop": record.training_flop, "parameters": record.parameters}
 
 
-def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
-    """Episodes to learn, then the mean accuracy over the same test episodes for every method and seed."""
-    from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
-    from sla.tasks.fewshot.session import train_fewshot
+def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train on episodes, then test: the test episodes are the same for every method and seed."""
+    from sla.session import train
 
     folder = folder_of(job, out)
-    tree = with_values({}, dict(job.settings) | {"run.seed": job.seed}, FewShotConfig)
-    step = None if watch is None else lambda done, total, row: watch(done, total)
+    tree = with_values({"task": "fewshot"}, dict(job.settings) | {"run.seed": job.seed})
     resume = (folder / "config.yaml").is_file()
-    result = train_fewshot(make_fewshot_config(tree), folder, resume=resume, watch=step).result
+    result = train(make_config(tree), folder, resume=resume, progress=StepsOnly(progress)).result
     more = {
         f"{shot}-shot {inference}": scores["top1"]
         for shot, kinds in result["accuracies"]["last"]["test"].items()
@@ -161,13 +157,13 @@ def _fewshot(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
     return {"more": more} | _cost_of(result)
 
 
-def _toy(job: Job, out: Path, watch: Watch | None) -> dict[str, Any]:
+def _toy(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.reproduce.toy import toy_error
 
     return {"more": {"error": toy_error(job.settings)}}
 
 
-WORK: dict[str, Callable[[Job, Path, Watch | None], dict[str, Any]]] = {
+WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "train": _train,
     "ensemble": _ensemble,
     "ten-crop": _ten_crop,
@@ -178,7 +174,7 @@ WORK: dict[str, Callable[[Job, Path, Watch | None], dict[str, Any]]] = {
 
 
 def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
-    """The finished runs that the job looks at; one that came without its folder is trained here."""
+    """The runs that the job evaluates; one whose folder is missing is trained here."""
     records = [run_job(member, out) for member in job.members]
     return records, [Run(folder_of(member, out)) for member in job.members]
 

@@ -1,8 +1,8 @@
-"""Checkpoints: a folder that appears whole or not at all, with weights to use and the state to go on from.
+"""Checkpoints: a folder that appears complete or not at all, with weights to use and state to resume from.
 
 `checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
-`state.safetensors` beside it has what a resumed run needs besides: optimiser, moving average, sums since the
-last row. Neither can run code. The random state needs no keeping: every draw follows from seed and step.
+`state.safetensors` beside it has what else a resumed run needs: optimiser, moving average, sums since the
+last row. Neither can run code. The random state is not needed: every draw follows from seed and step.
 """
 
 import json
@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from sla.disk import to_disk
 from sla.errors import InputError
+from sla.model_file import read_model_file
 
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 
 @dataclass
 class Position:
-    """Where a run stands, apart from its tensors."""
+    """How far a run is, apart from its tensors."""
 
     step: int = 0  # steps done
     images: int = 0  # to train on
@@ -72,8 +72,13 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
+def step_of(checkpoint: Path) -> int:
+    """The steps done when it was written, by its name."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
 def find_checkpoint(folder: Path, kind: str) -> Path | None:
-    """The newest checkpoint of a kind; one that is there is whole."""
+    """The newest checkpoint of a kind; one that is there is complete."""
     found = _all(folder, kind)
     return found[-1] if found else None
 
@@ -81,11 +86,10 @@ def find_checkpoint(folder: Path, kind: str) -> Path | None:
 def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
     """The position and the tensors that `save_checkpoint` got."""
     path = checkpoint / STATE
+    described, tensors = read_model_file(path, "the state of a run", ("position",))
     try:
-        with safe_open(path, framework="pt") as file:
-            position = Position(**json.loads(file.metadata()["position"]))
-            return position, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError):
+        return Position(**described), tensors
+    except TypeError:
         raise InputError(f"{path}: not the state of a run") from None
 
 
@@ -101,7 +105,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Give an optimiser back what `optimizer_tensors` took."""
+    """Restore what `optimizer_tensors` took."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if found := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
@@ -114,7 +118,7 @@ def _all(folder: Path, kind: str) -> list[Path]:
 
 
 def _folder_to_disk(folder: Path) -> None:
-    """Make the names in a folder last; not every platform opens folders, and then there is nothing to do."""
+    """Flush the names in a folder to the disk, where the platform can open folders."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,7 @@
-"""The configuration of a run: one validated tree. What is None is chosen by `plan` and written back."""
+"""The configuration of a run: one validated tree, the branches and keys that every task has.
+
+What is None is chosen by the plan and written back. A task's own keys are in `tasks/<name>/config.py`.
+"""
 
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -25,22 +28,6 @@ class SourceConfig(Part):
     workers: int | None = Field(None, ge=0, description="processes that decode pictures")
 
 
-class DataConfig(SourceConfig):
-    """Where the images come from and which of them are trained on."""
-
-    hold_out: float = Field(0.1, ge=0, lt=1, description="share of train held out, unless there is a val")
-    hold_out_seed: int = Field(0, ge=0, description="which images are held out: the same for every seed")
-    per_class: int | None = Field(None, ge=1, description="train on this many images of each class")
-    long_tail: float | None = Field(
-        None, gt=1, description="cut train to a long tail: the first class has this many times the last"
-    )
-    long_tail_max: int | None = Field(None, ge=1, description="images of the tail's first class")
-    cache: bool = Field(
-        False, description="keep resized pictures in the cache folder: decoded once, not at every start"
-    )
-    sampling: Literal["epochs", "random"] = Field("epochs", description="or a fresh random batch each step")
-
-
 class ModelConfig(Part):
     """The backbone, its first weights, and what it sees."""
 
@@ -50,28 +37,6 @@ class ModelConfig(Part):
     resolution: int | None = Field(None, ge=1, description="pixels a side of what the backbone sees")
     mean: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
     std: tuple[float, ...] | None = Field(None, description="by channel, of pixels in [0, 1]")
-
-
-class MethodConfig(Part):
-    """What is learnt: the paper's methods by their names in its tables."""
-
-    name: Literal["baseline", "da", "mt", "sla", "sla+sd"] = Field(
-        "sla+sd", description="or baseline, da, mt, sla"
-    )
-    views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3, or auto")
-    views_share: float = Field(0.2, gt=0, lt=1, description="of a run, spent on choosing views when auto")
-    views_per_step: int | None = Field(None, ge=1, description="of each image in a step; all M at most")
-    beta: float = Field(1.0, ge=0, description="weight of the student's own cross entropy")
-    temperature: float = Field(1.0, gt=0, description="of the distillation")
-    view_reduction: Literal["mean", "sum"] = Field("mean", description="of the joint loss over views")
-    head: Literal["linear", "cosine"] | None = Field(None, description="linear; cosine with ldam-drw")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="of class and joint labels")
-    imbalance: Literal["none", "auto", "cb", "ldam-drw", "focal", "logit-adjust"] = Field(
-        "none", description="for rare classes: auto, cb, ldam-drw, focal, logit-adjust"
-    )
-    deferred: float = Field(
-        0.8, ge=0, le=1, description="share of the run from which the weights of ldam-drw count"
-    )
 
 
 class OptimizerConfig(Part):
@@ -134,21 +99,10 @@ class LoopConfig(Part):
     tensorboard: bool = Field(False, description="write the metrics for TensorBoard too")
 
 
-class RunConfig(LoopConfig):
-    """The same of a classifier's run."""
-
-    batch_size: int | None = Field(None, ge=1, description="base images a step, over all processes")
-    epochs: float | None = Field(None, gt=0, description="how long, in passes over the images")
-    minutes: float | None = Field(None, gt=0, description="the rate is measured once, then iterations fixed")
-    precision: Literal["float32", "bfloat16", "float16"] | None = Field(
-        None, description="float32, or mixed with bfloat16 or float16"
-    )
-    compile: bool | None = Field(None, description="by default where it pays for itself")
-
-
 class TrainingConfig(Part):
-    """What every kind of run says: its images, its network, its method, how it learns."""
+    """What every run says: its task, its images, its network, its method, how it learns."""
 
+    task: str
     data: SourceConfig = SourceConfig()
     model: ModelConfig = ModelConfig()
     method: Part = Part()
@@ -159,14 +113,9 @@ class TrainingConfig(Part):
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
 
-
-class Config(TrainingConfig):
-    """The whole tree of a classifier's run."""
-
-    data: DataConfig = DataConfig()
-    method: MethodConfig = MethodConfig()
-    run: RunConfig = RunConfig()
-    mix: str | None = Field(None, description="of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
+    def chosen_at_start(self) -> tuple[str, ...]:
+        """Keys that leave a choice to the start of the run: a resumed one has made it."""
+        return ()
 
 
 Tree = TypeVar("Tree", bound=Part)
@@ -189,13 +138,13 @@ OTHER_NAMES = {  # what elsewhere some keys are called
 }
 
 
-def make_config(tree: dict[str, Any], where: str = "configuration") -> Config:
-    """Validate a tree of plain values; a wrong key or value is named, with the nearest valid key."""
-    return validate(Config, tree, where)
+def task_name(tree: dict[str, Any]) -> Any:
+    """The task that a tree names; files of the first version have no such key, and then episodes tell."""
+    return tree.get("task") or ("fewshot" if "episodes" in tree else "classifier")
 
 
 def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
-    """As `make_config`, for any kind of tree."""
+    """The tree as a configuration; a wrong key or value is named, with the nearest valid key."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -217,7 +166,7 @@ def _suggest(key: str, known: list[str]) -> str:
     return f", did you mean {meant!r}?" if meant in known else nearest(key, known)
 
 
-def keys(part: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+def keys(part: type[BaseModel], prefix: str = "") -> list[str]:
     """Every key of the tree, as `--set` takes them: run.seed, method.views, ..."""
     found = []
     for name, field in part.model_fields.items():
@@ -228,7 +177,7 @@ def keys(part: type[BaseModel] = Config, prefix: str = "") -> list[str]:
     return found
 
 
-def describe_keys(part: type[BaseModel] = Config, prefix: str = "") -> list[tuple[str, str, str]]:
+def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
     """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or not used."""
     rows = []
     for name, field in part.model_fields.items():
@@ -241,16 +190,14 @@ def describe_keys(part: type[BaseModel] = Config, prefix: str = "") -> list[tupl
     return rows
 
 
-def with_values(
-    tree: dict[str, Any], assignments: dict[str, Any], kind: type[Part] = Config
-) -> dict[str, Any]:
-    """The tree with dotted keys set; parts that were not there are made."""
+def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
+    """The tree with dotted keys set; branches that were missing are made."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
     budgets = [key for key in BUDGETS if key in keys(kind)]
     named = [key for key in budgets if assignments.get(key) is not None]
     if len(named) > 1:
         raise InputError(f"say how long once: {' or '.join(named)}")
-    if named:  # what is said now comes before what a file says
+    if named:  # what is given now replaces what a file says
         assignments = dict.fromkeys(budgets) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys(kind):
@@ -290,7 +237,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def write_config(config: Part) -> str:
-    """The configuration as YAML; `read_config` and `make_config` give it back."""
+    """The configuration as YAML; `read_config` and `validate` give it back."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 

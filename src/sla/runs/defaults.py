@@ -1,4 +1,4 @@
-"""Filling the gaps of a configuration: what every kind of run chooses alike."""
+"""Defaults of a configuration that every task chooses the same way."""
 
 import warnings
 from pathlib import Path
@@ -15,7 +15,7 @@ from sla.datasets.scan import open_index
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
 from sla.runs.config import TrainingConfig
-from sla.tasks.classifier.build import build_pipelines
+from sla.runs.preprocessing import build_pipelines
 from sla.views import Views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
@@ -23,46 +23,46 @@ TINY = 40  # pixels a side up to which a picture is for a CIFAR network
 Tree = TypeVar("Tree", bound=TrainingConfig)
 
 
-def fill(config: Tree, part: str, **values: Any) -> Tree:
-    """The configuration with the gaps of a part filled; values that are there stay."""
+def fill_missing(config: Tree, part: str, **values: Any) -> Tree:
+    """The configuration with values for the keys of a branch that are None; others stay."""
     branch = getattr(config, part)
-    return put(
+    return override(
         config, part, **{name: value for name, value in values.items() if getattr(branch, name) is None}
     )
 
 
-def put(config: Tree, part: str, **values: Any) -> Tree:
-    """The configuration with values of a part replaced."""
+def override(config: Tree, part: str, **values: Any) -> Tree:
+    """The configuration with values of a branch replaced."""
     return config.model_copy(update={part: getattr(config, part).model_copy(update=values)})
 
 
 def with_absolute_paths(config: Tree) -> Tree:
-    """The configuration with whole paths of data and weights, so that it means the same from anywhere."""
+    """The configuration with absolute paths of data and weights, so that it means the same from anywhere."""
     source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
     if config.data.source and config.data.source not in CATALOGUE and source.exists():
-        config = put(config, "data", source=str(source.absolute()))
+        config = override(config, "data", source=str(source.absolute()))
     if config.model.weights not in (None, "none", "pretrained") and weights.exists():
-        config = put(config, "model", weights=str(weights.absolute()))
+        config = override(config, "model", weights=str(weights.absolute()))
     return config  # of what does not exist, loading says what is wrong
 
 
 def same_source(one: str, other: str) -> bool:
-    """Whether two names of data mean the same, whatever way a path takes."""
+    """Whether two names of data mean the same, however a path is written."""
     if one == other or one in CATALOGUE or other in CATALOGUE:
         return one == other
     return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def with_policies(config: Tree) -> Tree:
-    """The configuration with what the files of its policies held: a file may change or go."""
+    """The configuration with what the files of its policies held: a file may change or disappear."""
     kept = read_policies(config.augment or "none", config.policies)
     return config.model_copy(update={"policies": kept})
 
 
 def choose_device(config: Tree) -> Tree:
-    """The fastest that is here."""
+    """The fastest device of this machine."""
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    config = fill(config, "run", device=device)
+    config = fill_missing(config, "run", device=device)
     check_device(config.run.device or "cpu")
     return config
 
@@ -92,24 +92,24 @@ def native_size(source: str) -> int:
 
 
 def choose_input(config: Tree, splits: Splits) -> Tree:
-    """Normalisation and the number of channels, from the weights, the dataset, or by halves."""
+    """Normalisation and the number of channels, from the weights, the dataset, or 0.5."""
     model, mean, std = config.model, splits.mean, splits.std
     channels = model.options.get("in_channels", splits.train.images.shape[0])
     if channels != 3 and "in_channels" not in model.options:
-        config = put(config, "model", options={**model.options, "in_channels": channels})
+        config = override(config, "model", options={**model.options, "in_channels": channels})
     if mean is None or std is None or len(mean) != channels:
         mean, std = (0.5,) * channels, (0.5,) * channels
     if model.weights == "pretrained":
         # Weights expect the pixels they were trained with.
         known = find_weights(model.backbone or "")
         mean, std = (known.input.mean, known.input.std) if known else (mean, std)
-    return fill(config, "model", mean=tuple(mean), std=tuple(std))
+    return fill_missing(config, "model", mean=tuple(mean), std=tuple(std))
 
 
 def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
-    """Say where an augmentation that keeps the label makes of an image what one of its views is."""
+    """Warn where a label-keeping augmentation does to an image what one of the views does."""
     pipeline, _ = build_pipelines(config)
-    for contradiction in find_contradictions(pipeline, views.names):
+    for contradiction in find_contradictions(pipeline, views.elements):
         what = f"augment {config.augment!r} contains a view of {views.text}"
         warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 

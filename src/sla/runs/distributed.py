@@ -1,14 +1,28 @@
-"""The processes of a run: alone, or started by torchrun. The loop asks here and knows no more of it."""
+"""The processes of a run: alone, or started by torchrun. Nothing else knows how many there are."""
 
 import os
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 Value = TypeVar("Value")
+
+
+class ProcessNumbers(NamedTuple):
+    """What torchrun says about this process; a process on its own is 0 of 1."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def process_numbers() -> ProcessNumbers:
+    """The numbers in the environment: the only place where they are read."""
+    names = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+    return ProcessNumbers(*(int(os.environ.get(name, default)) for name, default in names))
 
 
 @dataclass(frozen=True)
@@ -21,7 +35,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -67,14 +81,14 @@ class Group:
 
 def join_group() -> Group:
     """The group that torchrun's environment describes; a process on its own is a group of one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    numbers = process_numbers()
+    if numbers.world_size == 1:
         return Group()
     if not dist.is_initialized():
         dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
-    return Group(dist.get_rank(), dist.get_world_size(), local_rank)
+        torch.cuda.set_device(numbers.local_rank)
+    return Group(dist.get_rank(), dist.get_world_size(), numbers.local_rank)
 
 
 def leave_group(group: Group) -> None:

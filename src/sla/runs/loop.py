@@ -1,19 +1,21 @@
-"""The training loop, top to bottom; what a step learns is for those who stand on it."""
+"""The training loop, top to bottom; what a step learns is up to the task."""
 
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError, MissingExtraError, SLAError
-from sla.hooks import follow_step
+from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
     WEIGHTS,
     Position,
@@ -27,28 +29,29 @@ from sla.runs.config import TrainingConfig
 from sla.runs.distributed import Group
 from sla.runs.ema import Average
 from sla.runs.metrics import Meter, MetricsFile
+from sla.runs.optimizer import build_optimizer
+from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.runs.signals import Stop
-from sla.sampling.draws import seed_of
+from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import Batch, resident
-from sla.tasks.classifier.build import build_optimizer
 
+SAMPLE = 2048  # training images for modules that are initialised from data
 ROWS = 200  # of training losses in metrics.csv, about
 CHECKPOINT_SECONDS = 60.0
 
-Say = Callable[[str], None]  # a line for whoever waits
-Watch = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, the newest numbers
-
 
 class Loop(ABC):
-    """A model and its optimiser over the steps of a run: rates, rows, checkpoints, stopping and going on.
+    """A model and its optimiser over the steps of a run: rates, rows, checkpoints, stopping and resuming.
 
     Args:
         model: has a `backbone`; the rest is heads.
         train: the images of the run; a resumed one must find the same number and classes.
+        folder: of the run or of one of its stages: checkpoints, metrics and snapshots are written there.
         losses: columns of metrics.csv between the rate and the accuracies.
-        inferences: of inference, which `evaluate` measures; the best checkpoint goes by `headline`.
+        inferences: those that `evaluate` measures; the best checkpoint goes by `headline`.
         precision: float16 needs its losses scaled.
+        memory: state over the training images, kept in checkpoints.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Loop(ABC):
         inferences: Sequence[str],
         headline: str,
         precision: str = "float32",
+        memory: nn.Module | None = None,
     ) -> None:
         self.config, self.train, self.folder, self.group = config, train, folder, group
         self.headline = headline
@@ -73,19 +77,15 @@ class Loop(ABC):
         self.model = model.to(self.device)
         if run.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
+        self.memory = None if memory is None else memory.to(self.device)
         self.optimizer = build_optimizer(config.optimizer, self.model)
         ema = config.optimizer.ema
         self.average = Average(self.model, ema) if ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.position, self.meter = Position(images=len(train)), Meter()
-        columns = [
-            "epoch",
-            "learning_rate",
-            "loss",
-            *losses,
-            "train",
-            *(f"val_{kind}" for kind in inferences),
-        ]
+        measured = [f"val_{inference}" for inference in inferences]
+        columns = ["epoch", "learning_rate", "loss", *losses, "train", *measured]
         self.metrics = MetricsFile(folder / "metrics.csv", columns)
 
     @abstractmethod
@@ -108,14 +108,14 @@ class Loop(ABC):
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
         """The classes and weights that `write_weights` wrote."""
 
-    def fit(self, stop: Stop, watch: Watch | None = None) -> bool:
-        """Train from where the run stands to its end; False when it was asked to stop before."""
+    def fit(self, stop: Stop, progress: Progress = QUIET) -> bool:
+        """Train from the current step to the last; False when it was asked to stop before."""
         if not (self.group.leads and self.config.run.tensorboard):
-            return self._fit(stop, watch, None)
+            return self._fit(stop, progress, None)
         with closing(self._open_board()) as board:
-            return self._fit(stop, watch, board)
+            return self._fit(stop, progress, board)
 
-    def _fit(self, stop: Stop, watch: Watch | None, board: Any) -> bool:
+    def _fit(self, stop: Stop, progress: Progress, board: Any) -> bool:
         run, optimizer = self.config.run, self.config.optimizer
         if self.group.leads:
             self.metrics.start(self.position.step)
@@ -124,6 +124,8 @@ class Loop(ABC):
         row_every = max(self.steps // ROWS, 1)
         started = saved = time.monotonic()
         seconds_before, frozen = self.position.seconds, None
+        if not self.position.step and wants_data(self.model):
+            self._init_from_data()
         follow_step(self.model, self.position.step, self.steps)
         for batch in self.batches(self._resident(), self.position.step):
             step = batch.step
@@ -151,9 +153,9 @@ class Loop(ABC):
                 if board is not None:
                     for name, value in row.items():
                         board.add_scalar(name, value, done)
-            if watch is not None:
-                watch(done, self.steps, row)
-            if done in snapshot_at and self.group.leads:  # before the checkpoint, beyond which none goes back
+            progress.step(done, self.steps, row)
+            # Before the checkpoint: a resumed run does not return to this step.
+            if done in snapshot_at and self.group.leads:
                 self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             due = (
                 done % run.checkpoint_every == 0 if run.checkpoint_every else now - saved > CHECKPOINT_SECONDS
@@ -176,7 +178,7 @@ class Loop(ABC):
 
     def update(self, step: int) -> None:
         """The end of a step: the gradients that were gathered move the weights."""
-        if self.device.type == "cpu":  # elsewhere a look would wait for the device: rows do it
+        if self.device.type == "cpu":  # elsewhere reading it would wait for the device: rows do it
             self._refuse_nan(step)
         clip = self.config.optimizer.clip
         if clip is not None:
@@ -202,10 +204,20 @@ class Loop(ABC):
             weights = _below("model.", tensors)
         self.model.load_state_dict(weights)
         restore_optimizer(self.optimizer, tensors)
+        if self.memory is not None:
+            self.memory.load_state_dict(_below("memory.", tensors))
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
+
+    def _init_from_data(self) -> None:
+        """Show evenly spaced training images to the modules that are initialised from data."""
+        places = np.unique(np.linspace(0, len(self.train) - 1, min(len(self.train), SAMPLE)).astype(np.int64))
+        images, aspect = (part.to(self.device) for part in self.train.read(places))
+        init_from_data(self.model, self.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
+        if self.average is not None:
+            self.average = Average(self.model, self.average.decay)
 
     def _resident(self) -> Dataset:
         """The training images, on the device where they are in memory anyway."""
@@ -223,9 +235,9 @@ class Loop(ABC):
     def _refuse_nan(self, step: int) -> None:
         if not self.meter.finite:
             found = find_checkpoint(self.folder / "checkpoint", "last")
-            kept = f"{found.name} is kept" if found else "there was no checkpoint yet"
+            kept = f"{found.name} is kept" if found else "there is no checkpoint yet"
             raise SLAError(
-                f"the loss is no number at step {step + 1}; {kept}: a lower learning rate may help"
+                f"the loss is NaN or infinite at step {step + 1}; {kept}: a lower learning rate may help"
             )
 
     def _close_row(self, done: int, batch_size: int, factor: float) -> dict[str, float]:
@@ -251,11 +263,15 @@ class Loop(ABC):
         if not self.group.leads:
             return
         if not all(bool(value.isfinite().all()) for value in self.model.parameters()):
-            raise SLAError(f"weights became no numbers at step {self.position.step}: nothing was overwritten")
+            raise SLAError(
+                f"weights are NaN or infinite at step {self.position.step}: nothing was overwritten"
+            )
         tensors = {}
         if kind == "last":
             tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
             tensors |= {f"scaler.{n}": torch.tensor(v) for n, v in self.scaler.state_dict().items()}
+            if self.memory is not None:
+                tensors |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
             if self.average is not None:
                 tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
                 tensors |= self.average.tensors()
@@ -270,7 +286,7 @@ class Loop(ABC):
 
 
 def is_new(folder: Path) -> bool:
-    """Whether a run in this folder begins: there is no checkpoint to go on from."""
+    """Whether a run or stage in this folder starts: there is no checkpoint to resume from."""
     return find_checkpoint(folder / "checkpoint", "last") is None
 
 

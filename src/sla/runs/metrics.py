@@ -121,7 +121,7 @@ def _hits(predicted: Tensor, target: Target) -> Tensor:
 
 
 class MetricsFile:
-    """metrics.csv: a row each time the run looked up, nothing in it that two equal runs could differ in."""
+    """metrics.csv: a row now and then, nothing in it that two equal runs could differ in."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, ["step", *columns]
@@ -146,7 +146,7 @@ class MetricsFile:
             with open(self.path, encoding="utf-8", newline="") as file:
                 return [row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal()]
         except (UnicodeDecodeError, csv.Error):
-            raise InputError(f"{self.path}: not a table of metrics: remove it to go on without") from None
+            raise InputError(f"{self.path}: not a table of metrics: remove it to continue without") from None
 
     def _row(self, row: dict[str, str]) -> str:
         return self._text([row.get(column, "") for column in self.columns])

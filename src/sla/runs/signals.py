@@ -1,13 +1,21 @@
 """Being asked to stop: Ctrl-C and SIGTERM let the step end first."""
 
-import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from sla.errors import SLAError
+from sla.runs.distributed import process_numbers
+
 HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # the terminal was closed
+
+
+class StoppedError(SLAError):
+    """The run was asked to stop and has written a checkpoint."""
+
+    exit_code = 130
 
 
 class Stop:
@@ -35,6 +43,6 @@ class Stop:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-        if int(os.environ.get("RANK", "0")) == 0:
+        if process_numbers().rank == 0:
             again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-            print(f"\nsla: stopping as soon as nothing is lost by it{again}", file=sys.stderr)
+            print(f"\nsla: stopping after this step, with a checkpoint{again}", file=sys.stderr)

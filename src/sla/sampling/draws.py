@@ -1,4 +1,4 @@
-"""The rule of randomness: every draw follows from seed, step and the image's place in the global batch."""
+"""Randomness: every draw is determined by seed, step and the image's position in the global batch."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 def seed_of(*parts: int | str) -> int:
-    """A 63-bit seed that follows from the parts alone."""
+    """A 63-bit seed determined by the parts alone."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def generator(*parts: int | str) -> torch.Generator:
-    """A generator whose stream follows from the parts alone."""
+    """A generator whose stream is determined by the parts alone."""
     return torch.Generator().manual_seed(seed_of(*parts))
 
 
@@ -23,7 +23,7 @@ class Draws:
     """The random numbers of one step, for this process's part of the global batch.
 
     Numbers are drawn for the whole global batch and then cut to `start:stop`, so the number of processes
-    and workers, and a stop in the middle, change nothing. Each use has a name of its own, so adding one
+    and workers, and an interruption, change nothing. Each use has a name of its own, so adding one
     augmentation does not change the draws of another.
     """
 
@@ -34,19 +34,14 @@ class Draws:
     stop: int | None = None
 
     def uniform(self, name: str, size: int = 1) -> Tensor:
-        """float32 in [0, 1), (b, size), a row an image; on the CPU."""
+        """float32 in [0, 1), (b, size), one row per image; on the CPU."""
         stream = generator(self.seed, self.step, name)
         return torch.rand(self.batch_size, size, generator=stream)[self.start : self.stop]
 
     def integers(self, name: str, high: int, size: int = 1) -> Tensor:
-        """int64 in [0, high), (b, size), a row an image; on the CPU. `high` up to a million or so."""
-        # float32 has 24 bits: u * high never rounds up to high, and is uniform enough for places in a picture
+        """int64 in [0, high), (b, size), one row per image; on the CPU. `high` up to a million or so."""
+        # float32 has 24 bits: u * high never rounds up to high, and is uniform enough for image positions
         return (self.uniform(name, size) * high).long()
-
-    def normal(self, name: str, size: int = 1) -> Tensor:
-        """Standard normal float32, (b, size), a row an image; on the CPU."""
-        stream = generator(self.seed, self.step, name)
-        return torch.randn(self.batch_size, size, generator=stream)[self.start : self.stop]
 
     def batch(self, name: str) -> torch.Generator:
         """A generator for draws that the whole batch shares (a permutation, one box)."""

@@ -1,4 +1,4 @@
-"""Few-shot episodes: small tasks of `way` classes that follow from seed and number alone."""
+"""Few-shot episodes: small tasks of `way` classes, determined by seed and number alone."""
 
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class Episode(NamedTuple):
 class Episodes:
     """The endless list of episodes of a dataset: the same for every method, so comparisons are paired.
 
-    named: what a message calls way, shot and query, as the caller's own caller does.
+    named: the names of way, shot and query in messages, such as configuration keys.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Episodes:
         self._places = places_by_class(dataset)
 
     def episode(self, number: int) -> Episode:
-        """Episode `number`, which follows from it and the seed alone."""
+        """Episode `number`, determined by it and the seed alone."""
         stream = np.random.default_rng(seed_of(self.seed, "episode", number))
         labels = stream.choice(len(self._places), self.way, replace=False)
         size = self.shot + self.num_query

@@ -35,7 +35,7 @@ class Batch:
 
 
 class _Request(NamedTuple):
-    """What to read for one batch; the draws say where its images stand in the global batch."""
+    """What to read for one batch; the draws say where its images are in the global batch."""
 
     step: int
     indices: np.ndarray  # int64 (b,)
@@ -43,7 +43,7 @@ class _Request(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """An error of a worker: sent as its message, because a raised one would bring its frames along."""
+    """An error in a worker: sent as its message, because a raised exception would carry its frames."""
 
     message: str
     wrong_input: bool
@@ -88,7 +88,7 @@ class TrainLoader:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends or is left."""
+        """Yield the batches; worker processes live until the iteration ends."""
         return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
@@ -104,7 +104,7 @@ class EvalLoader:
     """The whole dataset once, in order; the last batch may be short.
 
     Rank r of W reads the r-th of W contiguous shares: joined in the order of ranks they are the dataset,
-    nothing twice. Draws follow from an image's place in the dataset, whatever the batch size.
+    without repetition. Draws depend on an image's place in the dataset, not on the batch size.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class EvalLoader:
         return -(-len(self.share) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends or is left."""
+        """Yield the batches; worker processes live until the iteration ends."""
         return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
@@ -138,7 +138,7 @@ class EvalLoader:
 
 
 class EpisodeLoader:
-    """Batches `start_step` to `steps` of `count` episodes each, endless and seeded as the episodes are.
+    """Batches `start_step` to `steps` of `count` episodes each, endless and seeded like the episodes.
 
     A batch has the support images of all its episodes, then their queries: count*way*shot + count*way*query.
     """
@@ -162,7 +162,7 @@ class EpisodeLoader:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends or is left."""
+        """Yield the batches; worker processes live until the iteration ends."""
         return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
@@ -193,7 +193,7 @@ def random_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> 
 
 
 def resident(dataset: Dataset, device: torch.device | str) -> Dataset:
-    """The same dataset with its own images, and no others of the store, in the memory of the device."""
+    """The same dataset with only its own images of the store, in the memory of the device."""
     images, aspect = dataset.read(np.arange(len(dataset)))
     names = [dataset.name(index) for index in range(len(dataset))]
     store = ArrayImages(images.to(device), aspect=aspect.to(device), names=names)
@@ -223,7 +223,7 @@ def _batches(
 def _read(
     dataset: Dataset, requests: Iterable[_Request], workers: int, pin: bool
 ) -> Iterator[tuple[_Request, Pixels]]:
-    """The pixels of each request, in order; images in memory are not worth a worker."""
+    """The pixels of each request, in order; images in memory need no worker."""
     if dataset.images.in_memory or not workers:
         for request in requests:
             yield request, dataset.read(request.indices)
@@ -236,7 +236,7 @@ def _read(
         collate_fn=_unchanged,
         pin_memory=pin,
         worker_init_fn=_begin_worker,
-        generator=torch.Generator(),  # else it would take a number from the global one: dropout would differ
+        generator=torch.Generator(),  # else it would draw from the global one: dropout would differ
     )
     iterator = iter(loader)
     try:
@@ -245,17 +245,17 @@ def _read(
                 raise (InputError if answer.wrong_input else SLAError)(answer.message)
             yield answer
     except (RuntimeError, ConnectionError, EOFError) as error:
-        # A worker that dies while it hands pictures over breaks the connection before torch notices.
+        # A worker that dies while sending images breaks the connection before torch notices.
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
-        reason = "its memory may have run out: fewer workers or smaller batches need less"
-        raise SLAError(f"a process that reads images was ended from outside; {reason}") from None
+        reason = "perhaps memory ran out: fewer workers or smaller batches need less"
+        raise SLAError(f"a worker process that reads images was killed; {reason}") from None
     finally:
-        _end_workers(iterator)  # now, not when the frames are collected
+        _end_workers(iterator)  # now, not at garbage collection
 
 
 def _end_workers(iterator: Any) -> None:
-    # torch's signal handler may tell here, once more, of a worker that was killed.
+    # torch's signal handler may report here once more that a worker was killed.
     with contextlib.suppress(RuntimeError):
         iterator._shutdown_workers()
     for worker in iterator._workers:
@@ -280,12 +280,12 @@ def _unchanged(answer: object) -> object:
 
 
 def _begin_worker(worker: int) -> None:
-    # Ctrl-C reaches every process of the terminal: the main one decides when its workers end.
+    # Ctrl-C reaches every process of the terminal: the main one ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _say_defects_only
+    sys.excepthook = _report_defects
 
 
-def _say_defects_only(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
-    # The thread that hands pictures over complains when the main process leaves in the middle of it.
+def _report_defects(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+    # The thread that sends images complains when the main process exits while it sends.
     if not issubclass(kind, (OSError, EOFError, AuthenticationError)):
         sys.__excepthook__(kind, error, frames)

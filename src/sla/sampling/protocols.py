@@ -1,4 +1,4 @@
-"""The ways a training set is cut for an experiment: hold-out, limited, long-tailed, some of the classes."""
+"""Subsets of a training set for experiments: hold-out, limited, long-tailed, some of the classes."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,7 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.images.store import Dataset
 from sla.sampling.draws import seed_of
 
-CIFAR_TRAIN, CIFAR_HELD_OUT = 50_000, 5_000
-NAMED = 5  # classes named in a message before it says how many more there are
+NAMED = 5  # classes listed in a message
 
 
 def hold_out(
@@ -18,8 +17,8 @@ def hold_out(
 ) -> tuple[Dataset, Dataset]:
     """(train, held out): `fraction` of every class, or `per_class` images of each, chosen by the seed.
 
-    The parts of an image that fractions of small classes leave go to the classes that are owed most, so the
-    whole has the right size. A class that cannot spare an image stays in train whole, with a warning.
+    Fractions of an image are rounded down, and the classes with the largest remainders give one more, so that
+    the total is right. A class that cannot spare an image stays in train entirely, with a warning.
     """
     counts = dataset.counts()
     if per_class is not None:
@@ -29,9 +28,9 @@ def hold_out(
     else:
         if not 0 < fraction < 1:
             raise InputError(f"the held-out fraction must be between 0 and 1, not {fraction}")
-        wanted, what = _share_out(counts, fraction), f"{fraction:.0%}"
+        wanted, what = _fractions(counts, fraction), f"{fraction:.0%}"
     if not wanted.any():
-        way = "hold out nothing (data.hold_out=0), or bring a val/ folder"
+        way = "hold out nothing (data.hold_out=0), or add a val/ folder"
         largest = f"the largest has {counts.max(initial=0)}"
         raise InputError(f"no class can spare {what} of its images: {largest}; {way}")
     _warn_of(dataset, wanted == 0, f"too small to spare {what} of the images; nothing is held out of")
@@ -39,15 +38,8 @@ def hold_out(
     return _without(dataset, held_out), dataset.subset(held_out)
 
 
-def cifar_hold_out(train: Dataset, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """The 45,000 + 5,000 of CIFAR's 50,000 training images: 500 or 50 of each class are held out."""
-    if len(train) != CIFAR_TRAIN:
-        raise InputError(f"CIFAR's training set has {CIFAR_TRAIN} images; this one has {len(train)}")
-    return hold_out(train, per_class=CIFAR_HELD_OUT // train.num_classes, seed=seed)
-
-
 def limited(dataset: Dataset, per_class: int, seed: int = 0) -> Dataset:
-    """`per_class` images of every class, chosen by the seed; fewer are always a part of more."""
+    """`per_class` images of every class, chosen by the seed; a smaller set is always part of a larger one."""
     if per_class < 1:
         raise InputError(f"per_class must be at least 1, not {per_class}")
     _require(dataset, np.full(dataset.num_classes, per_class), "per_class")
@@ -68,7 +60,7 @@ def long_tailed(dataset: Dataset, ratio: float, n_max: int | None = None) -> tup
     """(train, left out): class c keeps n_c images, the first classes most; n_max defaults to the mean count.
 
     The images are those of the public benchmark: one legacy numpy stream with seed 0 over the classes in
-    order; each class's places are shuffled and the first n_c kept.
+    order; each class's places are shuffled and the first n_c are used.
     """
     if n_max is None:
         n_max = len(dataset) // max(dataset.num_classes, 1)
@@ -89,7 +81,7 @@ def long_tailed(dataset: Dataset, ratio: float, n_max: int | None = None) -> tup
 def selection_set(left_out: Dataset, per_class: int, seed: int = 0) -> Dataset:
     """Up to `per_class` images of every class, to select on, from images that a long tail left out.
 
-    Classes with fewer give what they have, with a warning: the head of a tail leaves nothing out.
+    Classes with fewer give what they have, with a warning: the largest classes leave nothing out.
     """
     counts = left_out.counts()
     _warn_of(left_out, counts < per_class, f"with fewer than {per_class} images left out to select on:")
@@ -101,7 +93,7 @@ def class_subset(dataset: Dataset, classes: Sequence[str | int]) -> Dataset:
     labels = [_label(dataset, name) for name in classes]
     if len(set(labels)) < len(labels):
         twice = next(name for name, label in zip(classes, labels, strict=True) if labels.count(label) > 1)
-        raise InputError(f"class {twice!r} is asked for twice")
+        raise InputError(f"class {twice!r} is named twice")
     if not labels:
         raise InputError("a subset needs at least one class")
     new = np.full(dataset.num_classes, -1)
@@ -127,8 +119,8 @@ def _label(dataset: Dataset, name: str | int) -> int:
     return int(name)
 
 
-def _share_out(counts: np.ndarray, fraction: float) -> np.ndarray:
-    """Images to hold out of each class: rounded down, then one more where most is owed; never all."""
+def _fractions(counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Images to hold out of each class: rounded down, then one more for the largest remainders; never all."""
     owed = fraction * counts
     wanted = np.minimum(np.floor(owed + 1e-9).astype(np.int64), np.maximum(counts - 1, 0))
     spare = np.flatnonzero(wanted < counts - 1)

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from sla.cli import app
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
-from sla.runs.config import make_config
 from sla.tasks.classifier import data_summary as findings
 from sla.tasks.classifier.data_summary import describe_data
 from sla.tasks.classifier.plan import Plan
+from sla.tasks.registry import make_config
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
 
@@ -43,8 +43,8 @@ def test_what_is_in_the_data(photos, limit):
     splits = load(photos, size=8, memory_limit=limit)
     lines = list(describe_data(Plan(make_config({}), splits.train, None, splits.test, ())))
     assert lines[0] == "2 classes; images: 32 training, 6 test"
-    assert lines[1] == "pictures of 8 x 12 pixels (of 32 looked at), kept at 8 x 8 pixels"
-    assert lines[2].startswith("training images in a class: 2 (rare) to 30 (common)")
+    assert lines[1] == "pictures of 8 x 12 pixels (of 32 sampled), kept at 8 x 8 pixels"
+    assert lines[2].startswith("training images per class: 2 (rare) to 30 (common)")
     assert lines[3].startswith("2 test images are training images too: copy.png is 0.png;")
     assert len(lines) == 4
 
@@ -102,8 +102,8 @@ def test_views_command_prints_a_table(monkeypatch):
     header = next(place for place, line in enumerate(lines) if line.startswith("views\tM"))
     cells = lines[header + 1].split("\t")
     assert cells[:3] == ["rot4", "4", "25.0"]
-    assert cells[5] == "can be told"
-    assert lines[header + 2].startswith("rot4 can be told here, so SLA by it can help")
+    assert cells[5] == "recognisable"
+    assert lines[header + 2].startswith("rot4 is recognisable here, so SLA with it can help")
     with pytest.raises(InputError, match="--minutes must be above 0"):
         sla("views", "digits", "--minutes", 0)
 
@@ -122,8 +122,8 @@ def test_views_of_few_images_are_looked_at_whatever_their_classes(each, tmp_path
     assert "Measured on 1 held-out images" in said
     assert "too few images to say" in said
     (tmp_path / "a" / "broken.png").write_bytes(b"no picture")
-    with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) leaves such files out"):
+    with pytest.raises(InputError, match=r"broken.png: .*`--on-bad-image skip`\) skips such files"):
         sla("views", tmp_path, "--candidates", "rot4")
-    with pytest.warns(SLAWarning, match=r"left out 1 of 5 images: .*broken.png"):
+    with pytest.warns(SLAWarning, match=r"skipped 1 of 5 images: .*broken.png"):
         again = sla("views", tmp_path, "--candidates", "rot4", "--on-bad-image", "skip")
     assert again.endswith(said.splitlines()[-1] + "\n")

@@ -1,8 +1,6 @@
 """Rare classes in whole runs: what is found and chosen, long tails, and a resume in the deferred phase."""
 
-import os
 import re
-import signal
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +12,13 @@ from sla.datasets.load import load
 from sla.errors import InputError
 from sla.report.run import images_of
 from sla.runs.checkpoint import find_checkpoint
-from sla.runs.config import MethodConfig, make_config
+from sla.runs.signals import StoppedError
 from sla.sampling.protocols import long_tailed, places_by_class
-from sla.session import StoppedError, train
+from sla.session import train
+from sla.tasks.classifier.config import MethodConfig
 from sla.tasks.classifier.imbalance import build_criterion, choose_imbalance
 from sla.tasks.classifier.plan import make_plan
+from sla.tasks.registry import make_config
 
 CLASSES = ("ant", "bee", "cat")
 TAIL = {
@@ -131,17 +131,12 @@ def weights_of(folder):
     return (find_checkpoint(folder / "checkpoint", "last") / "weights.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("stop_at", [3, 7])
-def test_a_resume_before_or_in_the_deferred_phase_is_exact(stop_at, tmp_path):
+@pytest.mark.parametrize("step", [3, 7])
+def test_a_resume_before_or_in_the_deferred_phase_is_exact(step, tmp_path, stop_at):
     """Weights count from step 5 of 10 on: stopped before it, and in the middle of what follows."""
     whole = train(tail(), tmp_path / "whole")
-
-    def interrupt(done, total, row):
-        if done == stop_at:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(StoppedError, match=f"stopped after step {stop_at} of 10"):
-        train(tail(), tmp_path / "run", watch=interrupt)
+    with pytest.raises(StoppedError, match=f"stopped after step {step} of 10"):
+        train(tail(), tmp_path / "run", progress=stop_at(step))
     run = train(tail(), tmp_path / "run", resume=True)
     assert weights_of(run.folder) == weights_of(whole.folder)
     assert (run.folder / "metrics.csv").read_bytes() == (whole.folder / "metrics.csv").read_bytes()
@@ -158,14 +153,14 @@ def test_the_deferred_phase_begins_where_it_is_said_to(tmp_path):
     assert rows[2][0] != rows[1][0]
 
 
-def test_a_run_keeps_its_counts_and_what_auto_chose(tmp_path):
-    config, lines = tail(method={"imbalance": "auto"}), []
-    run = train(config, tmp_path / "run", say=lines.append)
-    assert any("imbalance logit-adjust" in line for line in lines)
+def test_a_run_keeps_its_counts_and_what_auto_chose(tmp_path, messages):
+    config = tail(method={"imbalance": "auto"})
+    run = train(config, tmp_path / "run", progress=messages)
+    assert any("imbalance logit-adjust" in line for line in messages.lines)
     assert run.config.method.imbalance == "logit-adjust"
     assert run.result["train_counts"] == [100, 71, 51, 36, 26, 18, 13, 9, 6, 5]
     assert run.model.method.head == "linear"
-    again = train(config, tmp_path / "run", resume=True)  # auto was settled: no other configuration
+    again = train(config, tmp_path / "run", resume=True)  # auto was chosen: no other configuration
     assert again.result["train_counts"] == run.result["train_counts"]
     with pytest.raises(InputError, match=r"method\.imbalance: 'cb' is not 'logit-adjust'"):
         train(tail(method={"imbalance": "cb"}), tmp_path / "run", resume=True)

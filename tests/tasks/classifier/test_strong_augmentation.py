@@ -14,13 +14,14 @@ import sla
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.runs.checkpoint import find_checkpoint
-from sla.runs.config import make_config, read_config
+from sla.runs.config import read_config
 from sla.runs.distributed import Group
-from sla.runs.signals import Stop
+from sla.runs.signals import Stop, StoppedError
 from sla.sampling.loader import TrainLoader
-from sla.session import StoppedError, train
+from sla.session import train
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.registry import make_config
 
 POLICY = [[["Rotate", 0.7, 0.9], ["Contrast", 0.5, 0.2]], [["Cutout", 1.0, 0.8]]]
 CANONICAL = {  # every named augmentation and way of mixing, as people would set it
@@ -193,8 +194,13 @@ def test_training_accuracy_counts_the_share_of_the_predicted_class():
 @pytest.mark.parametrize(
     ("augment", "views", "method", "reason"),
     [
-        ("flip, vflip", "rot4", "sla+sd", "flip and vflip together are a rotation by 180°"),
-        ("trivialaugment", "rot4", "da", "turns images by up to 135°, so by 90° and 270°"),
+        ("flip, vflip", "rot4", "sla+sd", "flip and vflip together: rotation by 180"),
+        (
+            "trivialaugment",
+            "rot4",
+            "da",
+            "up to 135 degrees: rotation by 90, rotation by 270",
+        ),
         ("flip, vflip", "rot4", "baseline", None),
         ("trivialaugment", "rot2", "sla", None),
         ("autoaugment, flip", "rot4", "sla", None),

@@ -1,4 +1,4 @@
-"""Whether views can be told, said before and after training; views chosen by trying."""
+"""Whether views are recognisable, before and after training; views chosen by trying."""
 
 import json
 from dataclasses import replace
@@ -15,8 +15,7 @@ from sla.datasets.load import load
 from sla.errors import InputError
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.inference import marginal_over_classes
-from sla.report.views import view_accuracy_part
-from sla.runs.config import make_config, read_config
+from sla.runs.config import read_config
 from sla.sampling.protocols import hold_out
 from sla.session import train
 from sla.tasks.classifier import auto_views
@@ -25,6 +24,7 @@ from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.view_accuracy import CAN, CANNOT, HARD, UNKNOWN, ViewAccuracy, advise, measure_views
 from sla.tasks.classifier.view_probe import fitting, probe_views, split_candidates
+from sla.tasks.registry import make_config
 
 TINY = {
     "data": {"source": "digits", "workers": 0},
@@ -72,7 +72,7 @@ def test_verdicts_go_by_the_way_from_guessing_to_never_wrong(hits, images, verdi
 
 
 def test_a_product_is_worth_its_worst_factor():
-    """Rotation is always told, the colour is guessed: a third of all views is right, and colour no use."""
+    """Rotation is always recognised, the colour is guessed: a third of all views is right."""
     views, counts = sla.parse_views("rot4*rgb3"), torch.zeros(12, 12, dtype=torch.int64)
     for true in range(12):
         for told in range(12):
@@ -81,7 +81,9 @@ def test_a_product_is_worth_its_worst_factor():
     assert found.accuracy.mean == pytest.approx(100 / 3)
     assert [factor.accuracy.mean for factor in found.factors] == pytest.approx([100, 100 / 3])
     assert found.verdict == CANNOT
-    assert advise(found) == "rgb3 in rot4*rgb3 cannot be told here and only costs. Try --views 'rot4'."
+    assert advise(found) == (
+        "rgb3 in rot4*rgb3: not recognisable here, it only costs time. Try --views 'rot4'."
+    )
 
 
 def test_rotation_is_advised_against_on_textures_and_for_on_digits(textures):
@@ -108,14 +110,13 @@ def test_the_probe_follows_from_its_seed_and_does_not_touch_random_state(texture
 def test_candidates_are_parted_and_fit_the_channels():
     assert split_candidates("rot4, rgb(RGB,BGR),rot2") == ("rot4", "rgb(RGB,BGR)", "rot2")
     assert [views.text for views in fitting(probe.CANDIDATES, 1)] == ["rot4", "rot2"]
-    with pytest.raises(InputError, match="no views to look at"):
+    with pytest.raises(InputError, match="no views to try"):
         fitting(("rgb3", "none"), 1)
 
 
-def test_a_trained_run_says_how_well_it_tells_its_views(tmp_path):
+def test_a_trained_run_says_how_well_it_predicts_its_views(tmp_path, messages):
     parts = {**TINY, "method": {"name": "sla", "views": "rot4"}}
-    told: list[str] = []
-    run = train(make_config(parts), tmp_path / "run", say=told.append)
+    run = train(make_config(parts), tmp_path / "run", progress=messages)
     found = run.result["view_accuracy"]
     plan = make_plan(make_config(parts))
     right, count = [], len(plan.val)
@@ -131,7 +132,7 @@ def test_a_trained_run_says_how_well_it_tells_its_views(tmp_path):
     assert found["images"] == count
     assert [one[0] for one in found["by_view"].values()] == pytest.approx([100 * r / count for r in right])
     assert found["accuracy"] == pytest.approx(100 * sum(right) / 4 / count)
-    assert any("seconds of training" in line for line in told)
+    assert any("seconds of training" in line for line in messages.lines)
 
 
 def test_methods_without_a_head_for_views_say_nothing():
@@ -142,24 +143,12 @@ def test_methods_without_a_head_for_views_say_nothing():
         assert (measure_views(model, images, pipeline) is not None) == tells
 
 
-def test_the_page_has_the_advice_and_survives_a_damaged_result():
-    by_view = {"0°": [90, 80, 95], "<script>": [70, 60, 80]}
-    found = {"accuracy": 80, "interval": [70, 90], "by_view": by_view, "chance": 50.0, "images": 30}
-    page = view_accuracy_part({"view_accuracy": {**found, "on": "val", "advice": "Try <this>."}})
-    assert "Try &lt;this&gt;." in page
-    assert "&lt;script&gt;" in page
-    assert "<script>" not in page
-    for damaged in ({}, {"view_accuracy": None}, {"view_accuracy": {**found, "by_view": 3}}):
-        assert view_accuracy_part(damaged) == ""
-
-
-def test_auto_tries_chooses_writes_it_down_and_does_not_search_again(tmp_path, monkeypatch):
+def test_auto_tries_chooses_writes_it_down_and_does_not_search_again(tmp_path, monkeypatch, messages):
     monkeypatch.setattr(probe, "STEPS", 60)
-    told: list[str] = []
-    run = train(make_config(TINY), tmp_path / "run", say=told.append)
+    run = train(make_config(TINY), tmp_path / "run", progress=messages)
     chosen = run.config.method.views
     assert chosen in ("rot4", "rot2")
-    (line,) = [line for line in told if line.startswith(f"views {chosen}: best of rot4 ")]
+    (line,) = [line for line in messages.lines if line.startswith(f"views {chosen}: best of rot4 ")]
     scores = {text: float(line.split(f"{text} ")[-1].split("%")[0]) for text in ("rot4", "rot2")}
     assert scores[chosen] == max(scores.values())
     assert run.config.method.views_per_step == {"rot4": 4, "rot2": 2}[chosen]
@@ -183,15 +172,14 @@ def test_auto_never_looks_at_test_images_and_needs_held_out_ones(tmp_path, monke
     assert not (tmp_path / "none").exists()
 
 
-def test_auto_leaves_the_baseline_where_no_view_can_be_told(textures, tmp_path, monkeypatch):
+def test_auto_leaves_the_baseline_where_no_view_is_recognisable(textures, tmp_path, monkeypatch, messages):
     monkeypatch.setattr(probe, "STEPS", 60)
     parts = {**TINY, "data": {"workers": 0, "hold_out": 0.4, "source": "textures"}}
-    told: list[str] = []
     run = train(
-        make_config(parts), tmp_path / "run", splits=Splits("textures", grey(textures)), say=told.append
+        make_config(parts), tmp_path / "run", splits=Splits("textures", grey(textures)), progress=messages
     )
     assert (run.config.method.name, run.config.method.views) == ("baseline", "none")
-    assert any("SLA cannot help: the baseline is trained" in line for line in told)
+    assert any("SLA cannot help: the baseline is trained" in line for line in messages.lines)
     assert run.result["view_accuracy"] is None
     train(make_config(parts), tmp_path / "run", splits=Splits("textures", grey(textures)), resume=True)
 
@@ -200,6 +188,6 @@ def test_report_of_a_run_has_the_section(tmp_path):
     parts = {**TINY, "method": {"name": "mt", "views": "rot2"}}
     train(make_config(parts), tmp_path / "run")
     report(tmp_path / "run", None, "last", None)
-    assert "Can the views be told?" in (tmp_path / "run" / "report.html").read_text()
+    assert "Are the views recognisable?" in (tmp_path / "run" / "report.html").read_text()
     assert Run(tmp_path / "run").result["view_accuracy"]["views"] == "rot2"
     assert json.loads((tmp_path / "run" / "result.json").read_text())["view_accuracy"]["chance"] == 50.0

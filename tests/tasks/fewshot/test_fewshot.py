@@ -10,27 +10,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+import sla
 from sla.errors import InputError, SLAError, SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
+from sla.model_file import read_model_file
 from sla.runs.checkpoint import find_checkpoint
-from sla.runs.config import make_config
 from sla.runs.schedules import rate_factor
+from sla.runs.signals import StoppedError
 from sla.sampling.episodes import Episodes
 from sla.sampling.loader import EpisodeLoader
-from sla.session import StoppedError, train
-from sla.tasks.classifier.build import make_eval_pipeline
-from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
+from sla.session import train
+from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import embed, episode_accuracies, episode_interval, paired_interval
 from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.model import FewShotModel, load_model
-from sla.tasks.fewshot.plan import make_fewshot_plan
+from sla.tasks.fewshot.plan import make_plan
 from sla.tasks.fewshot.predict import adapt_to_folder, cautious_temperature, classify_files, hold_out_in_turn
-from sla.tasks.fewshot.run import FewShotRun, evaluate_episodes
-from sla.tasks.fewshot.session import train_fewshot
+from sla.tasks.fewshot.run import FewShotRun
 from sla.tasks.fewshot.trainer import FewShotTrainer
+from sla.tasks.registry import make_config
 from sla.views import Identity, Rotation
 
 SIZE = 8
@@ -70,7 +71,7 @@ def settings(**more):
             tree[part][name] = value
         else:
             tree[part] = value
-    return make_fewshot_config(tree)
+    return make_config(tree)
 
 
 def make_model(views, head="protonet", width=6, seed=0):
@@ -184,7 +185,7 @@ def test_embedded_episodes_are_episodes_embedded_anew():
 def make_pipeline_of(model):
     model.about["preprocessing"] = {"augment": "none", "resolution": SIZE, "stored_size": SIZE}
     model.about["preprocessing"] |= {"mean": [0.5] * 3, "std": [0.5] * 3}
-    return make_eval_pipeline(model.about)
+    return model.preprocessing.eval_pipeline()
 
 
 def test_large_embeddings_lie_in_a_file_and_are_the_same(monkeypatch):
@@ -208,7 +209,7 @@ def test_intervals_are_those_of_the_tables():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run from start to end."""
-    return train_fewshot(settings(), tmp_path_factory.mktemp("runs") / "whole", splits=SPLITS)
+    return train(settings(), tmp_path_factory.mktemp("runs") / "whole", splits=SPLITS)
 
 
 def test_a_run_says_what_it_reached_and_what_it_cost(whole):
@@ -217,7 +218,7 @@ def test_a_run_says_what_it_reached_and_what_it_cost(whole):
     tested = result["accuracies"]["last"]["test"]
     assert set(tested) == {"1", "2"}
     assert set(tested["1"]) == {"single", "aggregated"}
-    again = evaluate_episodes(FewShotRun(whole.folder), SPLITS.test)
+    again = FewShotRun(whole.folder).evaluate(SPLITS.test)
     assert tested["2"]["aggregated"]["top1"] == again[2]["aggregated"].mean()
     assert tested["2"]["aggregated"]["top1"] > 60  # three classes: a guess is 33
     assert result["cost"]["images_seen"] == 20 * 2 * 3 * 4 * 4
@@ -226,44 +227,30 @@ def test_a_run_says_what_it_reached_and_what_it_cost(whole):
     assert result["accuracies"]["best"]["step"] in (10, 20)
 
 
-class StopAt:
-    """Asks to stop after a step, as Ctrl-C would."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def __call__(self, done, total, row):
-        if done == self.step:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize("step", [2, 10])
-def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path, step):
+def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path, step, stop_at):
     out = tmp_path / "stopped"
-    with pytest.raises(StoppedError, match=r"sla fewshot train --resume --out"):
-        train_fewshot(settings(), out, splits=SPLITS, watch=StopAt(step))
+    with pytest.raises(StoppedError, match=r"sla train --resume --out"):
+        train(settings(), out, splits=SPLITS, progress=stop_at(step))
     assert not (out / "result.json").exists()
-    resumed = train_fewshot(FewShotConfig(), out, resume=True, splits=SPLITS)
+    resumed = train(FewShotConfig(), out, resume=True, splits=SPLITS)
     for name, value in whole.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
     assert (out / "metrics.csv").read_text() == (whole.folder / "metrics.csv").read_text()
     assert resumed.result["accuracies"] == whole.result["accuracies"]
 
 
-def test_an_averaged_run_with_a_policy_is_resumed_bit_for_bit_without_the_file(tmp_path):
-    """AdamW, clipping, an average of the weights, and a policy whose file is gone when the run goes on."""
+def test_an_averaged_run_with_a_policy_is_resumed_bit_for_bit_without_the_file(tmp_path, stop_at):
+    """AdamW, clipping, an average of the weights, and a policy whose file is gone when the run resumes."""
     file = tmp_path / "own.json"
     file.write_text('[[["Invert", 0.5, 0]]]')
     config = settings(optimizer={"name": "adamw", "learning_rate": 0.01, "clip": 1.0, "ema": 0.8})
     config = config.model_copy(update={"augment": f"policy({file}), crop(1)"})
-    once = train_fewshot(config, tmp_path / "once", splits=SPLITS)
+    once = train(config, tmp_path / "once", splits=SPLITS)
     with pytest.raises(StoppedError):
-        train_fewshot(config, tmp_path / "twice", splits=SPLITS, watch=StopAt(7))
+        train(config, tmp_path / "twice", splits=SPLITS, progress=stop_at(7))
     file.unlink()
-    twice = train_fewshot(FewShotConfig(), tmp_path / "twice", resume=True, splits=SPLITS)
+    twice = train(FewShotConfig(), tmp_path / "twice", resume=True, splits=SPLITS)
     for name, value in once.model.state_dict().items():
         assert torch.equal(twice.model.state_dict()[name], value), name
     state = load_file(find_checkpoint(once.folder / "checkpoint", "last") / "state.safetensors")
@@ -276,11 +263,11 @@ def test_a_frozen_backbone_stays_and_snapshots_and_a_board_are_written(tmp_path)
     pytest.importorskip("tensorboard")
     config = settings(run={"iterations": 4, "evaluations": 1, "snapshots": 2, "tensorboard": True})
     frozen = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"frozen": 0.5})})
-    run = train_fewshot(frozen, tmp_path / "run", splits=SPLITS)
+    run = train(frozen, tmp_path / "run", splits=SPLITS)
     first, half, end = (
         model.state_dict()
         for model in (
-            FewShotTrainer(make_fewshot_plan(frozen, SPLITS), tmp_path).model,
+            FewShotTrainer(make_plan(frozen, SPLITS), tmp_path).model,
             *(load_model(tmp_path / "run" / "snapshots" / f"{step:08d}.safetensors") for step in (2, 4)),
         )
     )
@@ -297,7 +284,7 @@ def test_episodes_of_a_step_may_go_through_the_model_in_parts(tmp_path):
     gradients = []
     for parts in (1, 2):
         config = settings(episodes__per_step=4, optimizer={"accumulate": parts}, augment="none")
-        trainer = FewShotTrainer(make_fewshot_plan(config, SPLITS), tmp_path)
+        trainer = FewShotTrainer(make_plan(config, SPLITS), tmp_path)
         trainer.model.eval()
         (batch, *_) = trainer.batches(SPLITS.train, 19)
         trainer.learn(batch)
@@ -309,7 +296,7 @@ def test_episodes_of_a_step_may_go_through_the_model_in_parts(tmp_path):
 
 def test_a_finished_run_that_is_resumed_keeps_its_result(whole):
     before = (whole.folder / "result.json").read_bytes()
-    train_fewshot(FewShotConfig(), whole.folder, resume=True, splits=SPLITS)
+    train(FewShotConfig(), whole.folder, resume=True, splits=SPLITS)
     assert (whole.folder / "result.json").read_bytes() == before
 
 
@@ -319,29 +306,29 @@ def test_a_damaged_or_lost_result_is_made_again(whole, tmp_path, text):
     (copied / "result.json").unlink()
     if text is not None:
         (copied / "result.json").write_text(text)
-        with pytest.raises(InputError, match="damaged; going on with the run"):
+        with pytest.raises(InputError, match="damaged; resuming the run"):
             _ = FewShotRun(copied).result
-    again = train_fewshot(FewShotConfig(), copied, resume=True, splits=SPLITS)
+    again = train(FewShotConfig(), copied, resume=True, splits=SPLITS)
     assert again.result["accuracies"] == whole.result["accuracies"]
 
 
 def test_runs_of_the_other_kind_are_named(whole, tmp_path):
-    with pytest.raises(InputError, match="a few-shot run, which `sla fewshot` opens"):
+    with pytest.raises(InputError, match="a run of task fewshot: it cannot be resumed as classifier"):
         train(make_config({"data": {"source": "digits"}}), whole.folder, resume=True)
     (tmp_path / "config.yaml").write_text("data: {source: digits}\n")
-    with pytest.raises(InputError, match="not a few-shot run"):
-        train_fewshot(FewShotConfig(), tmp_path, resume=True, splits=SPLITS)
+    with pytest.raises(InputError, match="a run of task classifier: it cannot be resumed as fewshot"):
+        train(FewShotConfig(), tmp_path, resume=True, splits=SPLITS)
 
 
-def test_a_run_goes_on_without_the_weights_that_it_began_with(whole, tmp_path, monkeypatch):
+def test_a_run_resumes_without_the_weights_that_it_started_from(whole, tmp_path, monkeypatch, stop_at):
     first = shutil.copytree(whole.folder, tmp_path / "first")
     monkeypatch.chdir(tmp_path)
     config = settings(model__weights="first", model__options={"width": 16})
     with pytest.raises(StoppedError):
-        train_fewshot(config, tmp_path / "on", splits=SPLITS, watch=StopAt(3))
-    once = train_fewshot(config, tmp_path / "once", splits=SPLITS)
+        train(config, tmp_path / "on", splits=SPLITS, progress=stop_at(3))
+    once = train(config, tmp_path / "once", splits=SPLITS)
     shutil.rmtree(first)
-    on = train_fewshot(FewShotConfig(), tmp_path / "on", resume=True, splits=SPLITS)
+    on = train(FewShotConfig(), tmp_path / "on", resume=True, splits=SPLITS)
     for name, value in once.model.state_dict().items():
         assert torch.equal(on.model.state_dict()[name], value), name
 
@@ -349,7 +336,7 @@ def test_a_run_goes_on_without_the_weights_that_it_began_with(whole, tmp_path, m
 def test_training_that_went_astray_is_one_line(tmp_path):
     config = settings(method__name="svm", optimizer={"learning_rate": 1e5})
     with pytest.raises(SLAError, match="a lower learning rate may help"):
-        train_fewshot(config, tmp_path / "run", splits=SPLITS)
+        train(config, tmp_path / "run", splits=SPLITS)
 
 
 def test_milestones_need_their_factors():
@@ -362,24 +349,24 @@ def test_milestones_need_their_factors():
 
 def test_an_augmentation_that_contains_a_view_is_warned_of():
     with pytest.warns(SLAWarning, match=r"'flip, vflip' contains a view of rot4: .*two labels"):
-        make_fewshot_plan(settings(augment="flip, vflip"), SPLITS)
-    make_fewshot_plan(settings(augment="flip, vflip", method__views="none"), SPLITS)
+        make_plan(settings(augment="flip, vflip"), SPLITS)
+    make_plan(settings(augment="flip, vflip", method__views="none"), SPLITS)
 
 
 def test_a_run_is_protected_from_another_configuration_and_another_start(whole):
-    with pytest.raises(InputError, match="there already; go on with it by --resume"):
-        train_fewshot(settings(), whole.folder, splits=SPLITS)
+    with pytest.raises(InputError, match="exists already; continue it with --resume"):
+        train(settings(), whole.folder, splits=SPLITS)
     with pytest.raises(InputError, match=r"method.name: 'svm' is not 'ridge'"):
-        train_fewshot(settings(method__name="svm"), whole.folder, resume=True, splits=SPLITS)
+        train(settings(method__name="svm"), whole.folder, resume=True, splits=SPLITS)
     fewer = replace(SPLITS, train=make_split(range(8), 11))
     with pytest.raises(InputError, match="96 images to train on"):
-        train_fewshot(FewShotConfig(), whole.folder, resume=True, splits=fewer)
+        train(FewShotConfig(), whole.folder, resume=True, splits=fewer)
 
 
 @pytest.mark.parametrize("name", ["protonet", "r2d2", "svm"])
 def test_every_method_trains_and_lowers_its_loss(name, tmp_path):
     config = settings(method__name=name, method__views="none", method__label_smoothing=0.1)
-    trainer = FewShotTrainer(make_fewshot_plan(config, SPLITS), tmp_path)
+    trainer = FewShotTrainer(make_plan(config, SPLITS), tmp_path)
     trainer.steps = 30
     losses = []
     for batch in trainer.batches(SPLITS.train, 0):
@@ -426,15 +413,29 @@ def test_wrong_settings_are_one_line():
 )
 def test_episodes_that_do_not_fit_name_the_classes_and_the_keys(wrong, line):
     with pytest.raises(InputError) as caught:
-        make_fewshot_plan(settings(**{f"episodes__{key}": value for key, value in wrong.items()}), SPLITS)
+        make_plan(settings(**{f"episodes__{key}": value for key, value in wrong.items()}), SPLITS)
     assert str(caught.value) == line
 
 
 def test_few_validation_images_by_choice_name_that_choice():
     with pytest.raises(InputError, match=r"4 queries need 6: .* or raise data.val_per_class"):
-        make_fewshot_plan(settings(data__val_per_class=5), SPLITS)
+        make_plan(settings(data__val_per_class=5), SPLITS)
     with pytest.raises(InputError, match=r"'c8' has 10 images, 11 are needed .*: lower per_class"):
-        make_fewshot_plan(settings(data__val_per_class=11), SPLITS)
+        make_plan(settings(data__val_per_class=11), SPLITS)
+
+
+def test_files_of_the_first_version_are_read(whole, tmp_path):
+    """They had the description under another key, and no task in it."""
+    new = find_checkpoint(whole.folder / "checkpoint", "last") / "weights.safetensors"
+    described, weights = read_model_file(new, "a model")
+    assert described.pop("task") == "fewshot"
+    save_file(weights, tmp_path / "old.safetensors", {"sla-fewshot": json.dumps(described)})
+    old = load_model(tmp_path / "old.safetensors")
+    assert old.about == load_model(new).about
+    assert all(torch.equal(value, whole.model.state_dict()[name]) for name, value in old.state_dict().items())
+    sla.save(sla.create("convnet4", 2, width=4), tmp_path / "classifier.safetensors")
+    with pytest.raises(InputError, match="not a few-shot model"):
+        load_model(tmp_path / "classifier.safetensors")
 
 
 def test_a_damaged_file_is_one_line(whole, tmp_path):
@@ -444,7 +445,7 @@ def test_a_damaged_file_is_one_line(whole, tmp_path):
         load_model(path)
     copy = shutil.copytree(whole.folder, tmp_path / "plain")
     (copy / "config.yaml").write_text("run: {seed: 1}")
-    with pytest.raises(InputError, match="not a few-shot run"):
+    with pytest.raises(InputError, match="a run of task classifier; this needs one of task fewshot"):
         FewShotRun(copy)
 
 
@@ -477,7 +478,7 @@ def test_five_pictures_of_each_thing_tell_the_next_one(whole, tmp_path):
         adapt_to_folder(whole.model, write_folder(tmp_path / "unequal", [2, 4]))
     with pytest.warns(SLAWarning, match="one picture of each class"):
         assert adapt_to_folder(whole.model, write_folder(tmp_path / "single", [1, 1])).checked is None
-    with pytest.raises(InputError, match="one class only, 'thing20'"):
+    with pytest.raises(InputError, match="only one class, 'thing20'"):
         adapt_to_folder(whole.model, write_folder(tmp_path / "one", [3]))
     with pytest.raises(InputError, match="no such folder; --support has one folder for each thing"):
         adapt_to_folder(whole.model, tmp_path / "nothing")

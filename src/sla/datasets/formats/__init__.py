@@ -1,4 +1,4 @@
-"""Readers of the datasets' official layouts, one file a family: lists of files, or arrays."""
+"""Readers of the datasets' official layouts, one file per family: lists of files, or arrays."""
 
 import os
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from sla.disk import reason
 from sla.errors import InputError
-from sla.images.files import Paths
+from sla.images.paths import Paths
 
 
 class Arrays(NamedTuple):
-    """One split held as pixels."""
+    """One split as pixels."""
 
     pixels: np.ndarray  # uint8 (n, C, H, W)
     targets: np.ndarray  # int64 (n,)
@@ -23,7 +23,7 @@ class Arrays(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """One split held as image files."""
+    """One split as image files."""
 
     paths: Paths
     targets: np.ndarray  # int64 (n,)
@@ -34,13 +34,13 @@ Parts = dict[str, Arrays] | dict[str, Listing]  # by split: train, and val and t
 
 
 def labels_in_range(source: Path, targets: ArrayLike, num_classes: int) -> np.ndarray:
-    """The labels as int64 (n,), or one line naming the file whose labels name no class."""
+    """The labels as int64 (n,), or one line naming the file with labels out of range."""
     try:
         labels = np.asarray(targets, dtype=np.int64)
     except (ValueError, TypeError, OverflowError):
-        raise InputError(f"{source}: labels that are not whole numbers") from None
+        raise InputError(f"{source}: labels that are not integers") from None
     if labels.ndim != 1:
-        raise InputError(f"{source}: labels of shape {labels.shape}, not one a picture")
+        raise InputError(f"{source}: labels of shape {labels.shape}, not one per image")
     if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
         found = f"labels run from {labels.min()} to {labels.max()}"
         raise InputError(f"{source}: {found}, but there are {num_classes} classes (0 to {num_classes - 1})")
@@ -65,7 +65,7 @@ def listing(
     present: dict[str, set[str]] = {}
     for name in names:
         folder, _, file = name.rpartition("/")
-        if folder not in present:  # one look a folder, not one a file
+        if folder not in present:  # list each folder once, instead of a stat per file
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise InputError(f"{source}: names {name!r}, which lies outside {root}")
             present[folder] = _files_in(root / folder)

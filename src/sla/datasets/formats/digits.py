@@ -1,4 +1,4 @@
-"""The 8x8 digits that come with this package, so that something real is there without a download."""
+"""The 8x8 digits that come with this package, so that real data is available without a download."""
 
 from pathlib import Path
 from zipfile import BadZipFile
@@ -16,7 +16,7 @@ def read_digits(folder: Path) -> dict[str, Arrays]:
     """Digits (n, 1, 8, 8), 1,437 train and 360 test; pixel v of 0..16 becomes round(v * 255 / 16).
 
     The split is fixed: a legacy numpy stream of seed 0 shuffles the classes in order, and the first 36
-    of each are the test part; within a part the original order is kept.
+    of each are the test part; each part is in the original order.
     """
     path = folder / "digits.npz"
     try:

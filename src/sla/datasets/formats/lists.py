@@ -48,7 +48,7 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
                 )
     if set(classes) != set(range(1, count + 1)):
         missing = min(set(range(1, count + 1)) - set(classes), default=0)
-        raise InputError(f"{folder / 'train_list.mat'}: labels run to {count}, but none is {missing}")
+        raise InputError(f"{folder / 'train_list.mat'}: labels go up to {count}, but {missing} is missing")
     ordered = tuple(classes[label] for label in sorted(classes))
     return {
         part: listing(folder / f"{part}_list.mat", folder / "Images", names, (labels - 1).tolist(), ordered)
@@ -57,7 +57,7 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
 
 
 def read_mit67(folder: Path) -> dict[str, Listing]:
-    """MIT67: `TrainImages.txt` and `TestImages.txt`, a path `class/file` a line, images below `Images/`."""
+    """MIT67: `TrainImages.txt` and `TestImages.txt`, `class/file` per line, images below `Images/`."""
     names = {part: read_lines(folder / f"{part.title()}Images.txt") for part in ("train", "test")}
     for part, lines in names.items():
         if wrong := next((line for line in lines if line.count("/") != 1), None):
@@ -108,13 +108,15 @@ def _numbered(path: Path) -> dict[str, str]:
 def _dog_list(path: Path) -> tuple[list[str], np.ndarray]:
     held = read_mat(path)
     names, labels = held.get("file_list"), held.get("labels")
-    if not isinstance(names, list) or not isinstance(labels, np.ndarray) or len(names) != labels.size:
+    rows = labels if isinstance(labels, list) else []
+    labels = [label for row in rows for label in (row if isinstance(row, list) else [row])]
+    if not isinstance(names, list) or len(names) != len(labels):
         raise InputError(
             f"{path}: needs 'file_list' and 'labels' of one length, as Stanford Dogs' lists have"
         )
     if not all(isinstance(name, str) and name.count("/") == 1 for name in names):
         raise InputError(f"{path}: 'file_list' does not hold paths of class/file")
-    return names, labels_in_range(path, labels.ravel().astype(np.int64) - 1, 10_000) + 1
+    return names, labels_in_range(path, labels, 10_000)
 
 
 def _json(path: Path) -> dict[str, Any]:

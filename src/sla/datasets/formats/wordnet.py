@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.formats import Arrays, Listing, labels_in_range, listing, read_lines
 from sla.datasets.formats.mat import read_mat
-from sla.datasets.index import SPLIT_NAMES
 from sla.datasets.scan import open_index
 from sla.datasets.unpickle import load_pickle
 from sla.errors import InputError
@@ -30,7 +30,7 @@ def class_lists(name: str) -> dict[str, list[str]]:
 def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: str) -> dict[str, Listing]:
     """Plain `<split>/<class>/<image>`; `splits` says which folder is which split.
 
-    Class folders must be named as this dataset's are, or it is another one.
+    Class folders must be named as in this dataset, or it is another one.
     """
     parts = {}
     for split, name in splits.items():
@@ -45,7 +45,7 @@ def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: st
 
 
 def read_tiny(folder: Path) -> dict[str, Listing]:
-    """tiny-ImageNet as its owner gives it: `val_annotations.txt` has the labels of val, the test part."""
+    """tiny-ImageNet as published: `val_annotations.txt` has the labels of val, the test part."""
     notes = folder / "val" / "val_annotations.txt"
     train = read_folders(folder, {"train": "train"}, WORDNET, "'n01443537'")["train"]
     rows = [line.split("\t") for line in read_lines(notes)]
@@ -94,12 +94,12 @@ def read_mini_folders(folder: Path) -> dict[str, Listing]:
 def _labelled(source: Path, root: Path, pairs: Sequence[tuple[str, str]], classes: Sequence[str]) -> Listing:
     place = {name: index for index, name in enumerate(classes)}
     if stray := next((pair for pair in pairs if pair[1] not in place), None):
-        raise InputError(f"{source}: {stray[0]!r} is of class {stray[1]!r}, which train has not")
+        raise InputError(f"{source}: {stray[0]!r} is of class {stray[1]!r}, which is missing from train")
     return listing(source, root, [name for name, _ in pairs], [place[label] for _, label in pairs], classes)
 
 
 def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
-    """(file, class) of the flat val folder, from whichever of the owner's label files is there."""
+    """(file, class) of the flat val folder, from whichever of the owner's label files exists."""
     top = folder.parent.parent  # of ILSVRC/Data/CLS-LOC
     for solution in (top.parent / "LOC_val_solution.csv", top / "LOC_val_solution.csv"):
         if solution.is_file():
@@ -115,7 +115,7 @@ def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
     truth = folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
         wordnet = {
-            int(row["ILSVRC2012_ID"].item()): row["WNID"] for row in _synsets(truth.parent / "meta.mat")
+            int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in _synsets(truth.parent / "meta.mat")
         }
         labels = [wordnet.get(int(line) if line.isdigit() else -1, line) for line in read_lines(truth)]
         return truth, [(f"ILSVRC2012_val_{i:08}.JPEG", label) for i, label in enumerate(labels, 1)]
@@ -133,7 +133,7 @@ def _synsets(path: Path) -> list[dict[str, Any]]:
 
 
 def _pickles(folder: Path, pattern: str, train: str) -> dict[str, Path]:
-    """The file of each split, by the names it goes by."""
+    """The file of each split, by its usual names."""
     held = {}
     for split, names in {"train": (train,), "val": ("val", "validation"), "test": ("test",)}.items():
         files = [folder / pattern.format(name) for name in names]

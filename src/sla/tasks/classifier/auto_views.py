@@ -6,13 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sla.datasets.download import Progress
 from sla.errors import InputError
+from sla.progress import Progress
 from sla.runs.distributed import Group
-from sla.runs.loop import Say
+from sla.runs.plan import Plan
 from sla.runs.signals import Stop
 from sla.stats import share
-from sla.tasks.classifier.plan import Plan, with_views
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.trainer import Trainer, measure_seconds
 from sla.tasks.classifier.view_accuracy import CANNOT, describe
 from sla.tasks.classifier.view_probe import fitting, probe_views
@@ -21,56 +22,72 @@ from sla.views import parse_views
 TRIED = ("rot4", "rot2", "rgb3", "rot4*rgb3")  # fewer views first among equals
 
 
-def settle_views(plan: Plan, group: Group, say: Say, progress: Progress | None = None) -> tuple[Plan, float]:
+def choose_views(
+    plan: Plan[ClassifierConfig], group: Group, progress: Progress
+) -> tuple[Plan[ClassifierConfig], float]:
     """The plan with the set of views that did best on held-out images, and the seconds that took.
 
-    First a small network sees which views can be told at all. Each of the k sets that are left is then
+    First a small network finds which views are recognisable at all. Each of the k sets that are left is then
     trained by the run's own method for views_share / k of a run, and judged by its headline inference.
-    Where no view can be told, the baseline is left. Every process calls this alike; test images are not used.
+    Where no view is recognisable, the baseline is left. Every process calls this alike. Test images are not
+    used.
     """
     if plan.val is None:
         raise InputError("method.views: auto needs held-out images: data.hold_out above 0, or a val/ folder")
     started, seed = time.monotonic(), plan.config.run.seed
     candidates = fitting(TRIED, len(plan.config.model.mean or ()))
-    told = group.share(
+    probed = group.share(
         probe_views(plan.train, plan.val, candidates, seed=seed, progress=progress) if group.leads else None
     )
-    for found in told:
-        say(describe(found))
-    left = [found.views.text for found in told if found.verdict != CANNOT]
+    for found in probed:
+        progress.message(describe(found))
+    left = [found.views.text for found in probed if found.verdict != CANNOT]
     if not left:
-        say("none of these views can be told here, so SLA cannot help: the baseline is trained")
+        progress.message(
+            "none of these views is recognisable here, so SLA cannot help: the baseline is trained"
+        )
         return with_views(plan, "none", "baseline"), time.monotonic() - started
     scores = {left[0]: 0.0} if len(left) == 1 else _try_all(plan, left, group, progress)
     chosen = max(left, key=lambda text: (scores[text], -len(parse_views(text))))
     seconds = time.monotonic() - started
     if len(left) == 1:
-        say(f"views {chosen}: the only set that can be told; found in {seconds:.0f} seconds")
+        progress.message(f"views {chosen}: the only recognisable set; found in {seconds:.0f} seconds")
     else:
-        say(_verdict(scores, chosen, len(plan.val), seconds))
+        progress.message(_verdict(scores, chosen, len(plan.val), seconds))
     return with_views(plan, chosen), seconds
 
 
-def _try_all(plan: Plan, candidates: list[str], group: Group, progress: Progress | None) -> dict[str, float]:
+def _try_all(
+    plan: Plan[ClassifierConfig], candidates: list[str], group: Group, progress: Progress
+) -> dict[str, float]:
     part = plan.config.method.views_share / len(candidates)
     return {text: _try(with_views(plan, text), part, group, progress) for text in candidates}
 
 
-def _try(plan: Plan, part: float, group: Group, progress: Progress | None) -> float:
+def _try(plan: Plan[ClassifierConfig], part: float, group: Group, progress: Progress) -> float:
     """Accuracy on the held-out images, in percent, after this part of a run."""
     run, text = plan.config.run, plan.config.method.views
     steps: float | None = run.iterations
     if steps is None:
         seconds = group.share(measure_seconds(plan) if group.leads else None) / group.world_size
         steps = 60 * (run.minutes or 0) / seconds
-    settled: dict[str, Any] = {"iterations": max(round(part * steps), 1), "evaluations": 1}
-    settled |= {"compile": False, "tensorboard": False, "snapshots": 0}
-    config = plan.config.model_copy(update={"run": run.model_copy(update=settled)})
-    watch = (lambda done, total, row: progress(f"trying {text}", done, total)) if progress else None
+    short: dict[str, Any] = {"iterations": max(round(part * steps), 1), "evaluations": 1}
+    short |= {"compile": False, "tensorboard": False, "snapshots": 0}
+    config = plan.config.model_copy(update={"run": run.model_copy(update=short)})
     with TemporaryDirectory() as scratch:
         trainer = Trainer(replace(plan, config=config, test=None), Path(scratch), group)
-        trainer.fit(Stop(), watch)
+        trainer.fit(Stop(), _StepsAsPass(progress, f"trying {text}"))
     return trainer.position.best_accuracy  # of the one evaluation, at the end
+
+
+class _StepsAsPass(Progress):
+    """The steps of a short training, shown as one pass among others."""
+
+    def __init__(self, inner: Progress, what: str) -> None:
+        self.inner, self.what = inner, what
+
+    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
+        self.inner.advance(self.what, done, total)
 
 
 def _verdict(scores: dict[str, float], chosen: str, images: int, seconds: float) -> str:

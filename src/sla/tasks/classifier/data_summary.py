@@ -1,4 +1,4 @@
-"""Before training: what is in the data, in a few lines, without looking at more than is cheap."""
+"""Before training: what is in the data, in a few lines, without reading more than is cheap."""
 
 import hashlib
 import os
@@ -11,7 +11,8 @@ from sla.images.cache import CachedImages
 from sla.images.decode import BadImageError, read_size
 from sla.images.files import FileImages
 from sla.images.store import Dataset
-from sla.tasks.classifier.plan import Plan
+from sla.runs.plan import Plan
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.view_accuracy import spread
 
 HEADERS = 64  # files whose headers say their size
@@ -21,7 +22,7 @@ TAIL = 4096  # bytes at the end of a file: compressed pixels, which no two photo
 NAMES = {"train": "training", "val": "held-out", "test": "test"}
 
 
-def describe_data(plan: Plan) -> Iterator[str]:
+def describe_data(plan: Plan[ClassifierConfig]) -> Iterator[str]:
     """Lines about classes, counts, sizes, balance, and images that are in two splits."""
     splits = {name: part for name in NAMES if (part := getattr(plan, name)) is not None}
     counted = ", ".join(f"{len(part):,} {NAMES[name]}" for name, part in splits.items())
@@ -51,7 +52,7 @@ def _sizes(train: Dataset) -> Iterator[str]:
         return
     low, high = min(sizes, key=np.prod), max(sizes, key=np.prod)
     span = "{} x {}".format(*low) + ("" if low == high else " to {} x {}".format(*high))
-    yield f"pictures of {span} pixels (of {len(sizes)} looked at), {stored}"
+    yield f"pictures of {span} pixels (of {len(sizes)} sampled), {stored}"
 
 
 def _balance(train: Dataset) -> Iterator[str]:
@@ -61,7 +62,7 @@ def _balance(train: Dataset) -> Iterator[str]:
         yield f"{counts[low]:,} training images in every class"
         return
     least, most = (f"{counts[place]:,} ({shown(train.classes[place])})" for place in (low, high))
-    yield f"training images in a class: {least} to {most}"
+    yield f"training images per class: {least} to {most}"
 
 
 def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:
@@ -78,8 +79,8 @@ def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:
         sampled = f" (compared: {len(looked[0]):,} with {len(looked[1]):,} of them)"
     if pairs:
         here, there = (shown(os.path.basename(p.name(i))) for p, i in zip((a, b), pairs[0], strict=True))
-        told = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
-        yield f"{told}: {there} is {here}; accuracy on them says nothing{sampled}"
+        shared = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
+        yield f"{shared}: {there} is {here}; accuracy on them says nothing{sampled}"
     elif sampled:
         yield f"no {NAMES[second]} image was found among the {NAMES[first]} images{sampled}"
 

@@ -1,14 +1,16 @@
 """Classes of unequal size in a run: what was found, what is chosen, the criterion that follows."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from sla.criteria import CrossEntropy
+from sla.criteria import Criterion, CrossEntropy
 from sla.errors import InputError, shown
 from sla.imbalance import LDAM, Focal, LogitAdjusted, class_balanced_weights
-from sla.runs.config import MethodConfig
+from sla.plugins import import_plugin
+from sla.tasks.classifier.config import MethodConfig
 
 # From this ratio of the largest class to the smallest on, `auto` acts. Assumed, not measured.
 UNEQUAL = 10.0
@@ -19,7 +21,7 @@ BY_DEFAULT: Final = "logit-adjust"
 def choose_imbalance(
     part: MethodConfig, counts: np.ndarray, classes: Sequence[str]
 ) -> tuple[MethodConfig, list[str]]:
-    """The method with `auto` and the kind of head settled for these counts (N,), and the reasons."""
+    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons."""
     smallest, largest = int(np.argmin(counts)), int(np.argmax(counts))
     found = f"classes have {counts[smallest]:,} to {counts[largest]:,} training images"
     chosen, reasons = part.imbalance, []
@@ -36,14 +38,16 @@ def choose_imbalance(
     elif chosen != "none":
         reasons.append(f"{found}: imbalance {chosen}")
     elif unequal:
-        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more room")
+        reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
     head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 
 
-def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> CrossEntropy:
+def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> Criterion:
     """The criterion of a resolved configuration, with the training images of each class (N,)."""
     smoothing = part.label_smoothing
+    if part.criterion is not None:
+        return _own_criterion(part, counts)
     if part.imbalance == "none":
         return CrossEntropy(label_smoothing=smoothing)
     if part.imbalance == "focal":
@@ -57,3 +61,19 @@ def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | Non
     if part.imbalance == "cb":
         return CrossEntropy(weights, smoothing)
     return LDAM(numbers, weights, smoothing, part.deferred)
+
+
+def _own_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> Criterion:
+    """A function `(logits, target) -> loss`, or an object of a class, which may ask for `counts` (N,)."""
+    assert part.criterion is not None
+    if part.imbalance != "none" or part.label_smoothing:
+        raise InputError(
+            "method.criterion takes the place of method.imbalance and method.label_smoothing: set one of them"
+        )
+    found = import_plugin(part.criterion)
+    if isinstance(found, type):
+        wanted = {"counts": counts} if "counts" in inspect.signature(found).parameters else {}
+        found = found(**wanted)
+    if not callable(found):
+        raise InputError(f"{part.criterion}: not a criterion: it cannot be called with logits and a target")
+    return found

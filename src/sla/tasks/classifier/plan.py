@@ -1,9 +1,7 @@
-"""From a configuration with gaps to one without: what fits these images and this machine, and why."""
+"""Defaults of a classifier's configuration: what fits these images and this machine, and why."""
 
 import math
-import os
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
@@ -15,42 +13,35 @@ from sla.images.cache_paths import cache_dir
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
 from sla.methods import create_method
-from sla.runs.config import Config
+from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
     check_input,
     choose_device,
     choose_input,
-    fill,
+    fill_missing,
     has_pretrained,
     native_size,
-    put,
+    override,
     warn_of_contradictions,
     with_absolute_paths,
     with_policies,
 )
-from sla.tasks.classifier.build import build_pipelines
+from sla.runs.distributed import process_numbers
+from sla.runs.plan import Plan
+from sla.runs.preprocessing import build_pipelines
+from sla.tasks.classifier.config import AUTO, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import same_classes, split_images
 from sla.views import parse_views
 
-AUTO = "auto"  # views that are chosen by trying
 LEAST_STEPS = 2000
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A resolved configuration, the images it trains on, and the reasons for what was chosen."""
-
-    config: Config
-    train: Dataset
-    val: Dataset | None
-    test: Dataset | None
-    reasons: tuple[str, ...]
-
-
-def make_plan(config: Config, splits: Splits | None = None, progress: Any = None) -> Plan:
-    """Fill every gap of the configuration; what is given is kept.
+def make_plan(
+    config: ClassifierConfig, splits: Splits | None = None, progress: Progress = QUIET
+) -> Plan[ClassifierConfig]:
+    """Choose every value that is not given.
 
     Minutes leave the iterations open, and `auto` the views.
     """
@@ -61,9 +52,9 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     config = config if splits is not None else with_absolute_paths(config)
     if splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
-        config = fill(config, "data", stored_size=native)
+        config = fill_missing(config, "data", stored_size=native)
     else:
-        grey, native = _look(config)
+        grey, native = _native(config)
     config = _choose_model(config, native, grey, reasons)
     splits = splits or load(
         config.data.source,
@@ -73,7 +64,7 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
         cache=cache_dir() / "images" if config.data.cache else None,
         progress=progress,
     )
-    config = put(config, "data", stored_size=max(splits.train.images.shape[1:]))
+    config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = choose_input(config, splits)
     channels = len(config.model.mean or ())
     if channels != 3:
@@ -84,7 +75,7 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     config = _choose_training(config, len(train), reasons)
     config = with_policies(config)
     if config.method.name == "baseline" and config.method.views == AUTO:
-        config = put(config, "method", views="none")
+        config = override(config, "method", views="none")
     inference = (
         config.method.name
         if config.method.name == "baseline"
@@ -101,38 +92,38 @@ def make_plan(config: Config, splits: Splits | None = None, progress: Any = None
     return Plan(config, train, val, test, tuple(reasons))
 
 
-def with_views(plan: Plan, views: str, method: str | None = None) -> Plan:
+def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = None) -> Plan[ClassifierConfig]:
     """A plan whose views were open, with these, and with another method where one is named."""
-    config = put(plan.config, "method", views=views, name=method or plan.config.method.name)
+    config = override(plan.config, "method", views=views, name=method or plan.config.method.name)
     reasons: list[str] = []
     config = _choose_views_per_step(config, reasons)
     _check_views(config)
     return replace(plan, config=config, reasons=(*plan.reasons, *reasons))
 
 
-def _look(config: Config) -> tuple[bool, int]:
+def _native(config: ClassifierConfig) -> tuple[bool, int]:
     """Whether pictures are grey, and their pixels a side."""
     known = CATALOGUE.get(config.data.source)
     return known is not None and known.shape[0] == 1, native_size(config.data.source)
 
 
-def _choose_precision(config: Config, reasons: list[str]) -> Config:
+def _choose_precision(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
     precision = "float32"
     if torch.device(config.run.device or "cpu").type == "cuda":
         precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    config = fill(config, "run", precision=precision)
+    config = fill_missing(config, "run", precision=precision)
     reasons.append(f"device {config.run.device}, {config.run.precision}")
     return config
 
 
-def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -> Config:
+def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: list[str]) -> ClassifierConfig:
     """Backbone, weights, resolution, and the size at which pictures are stored."""
     slow = config.run.device == "cpu"
     if native <= TINY:
-        config = fill(
+        config = fill_missing(
             config, "model", backbone="resnet20" if slow else "resnet32", weights="none", resolution=native
         )
-        config = fill(config, "data", stored_size=native)
+        config = fill_missing(config, "data", stored_size=native)
         reasons.append(f"pictures of {native} pixels: {config.model.backbone}, from scratch")
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
@@ -141,7 +132,7 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = chosen == "efficientnet_lite0" and pretrained
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    config = fill(
+    config = fill_missing(
         config,
         "model",
         backbone=chosen,
@@ -149,21 +140,23 @@ def _choose_model(config: Config, native: int, grey: bool, reasons: list[str]) -
         resolution=resolution,
     )
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
-    config = fill(config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7))
+    config = fill_missing(
+        config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7)
+    )
     start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
     reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
 
 
-def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
+def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
     """Batch, optimiser, and how long."""
     tuned = config.model.weights != "none"
-    batch, processes = min(32 if tuned else 128, max(images // 4, 2)), int(os.environ.get("WORLD_SIZE", "1"))
-    config = fill(config, "run", batch_size=max(batch // processes, 1) * processes)
+    batch, processes = min(32 if tuned else 128, max(images // 4, 2)), process_numbers().world_size
+    config = fill_missing(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")
     defaults = {"sgd": (0.01 if tuned else 0.1, 5e-4), "adamw": (1e-3, 0.05)}[name]
-    config = fill(
+    config = fill_missing(
         config,
         "optimizer",
         name=name,
@@ -174,30 +167,30 @@ def _choose_training(config: Config, images: int, reasons: list[str]) -> Config:
     if config.run.iterations is None and config.run.epochs is None and config.run.minutes is None:
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
-        config = fill(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
+        config = fill_missing(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)
-        config = fill(config, "run", iterations=iterations)
+        config = fill_missing(config, "run", iterations=iterations)
     epochs = config.run.epochs or (config.run.iterations or LEAST_STEPS) * batch / images
-    config = fill(config, "run", evaluations=max(min(20, int(epochs)), 1))
+    config = fill_missing(config, "run", evaluations=max(min(20, int(epochs)), 1))
     if config.run.iterations is not None:
         reasons.append(f"{config.run.iterations:,} iterations of {batch} images")
-    return fill(config, "data", workers=min(available_cores(), 8))
+    return fill_missing(config, "data", workers=min(available_cores(), 8))
 
 
-def _choose_views_per_step(config: Config, reasons: list[str]) -> Config:
+def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
     method = create_method(config.method.name, parse_views(config.method.views))
     num_views, few = len(method.views), method.finetuning_views
     if num_views == 1:  # the plain image alone, whatever views are named
-        config = put(config, "method", views_per_step=1)
+        config = override(config, "method", views_per_step=1)
     elif config.model.weights != "none" and few is not None:
-        config = fill(config, "method", views_per_step=min(few, num_views))
+        config = fill_missing(config, "method", views_per_step=min(few, num_views))
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    return fill(config, "method", views_per_step=num_views)
+    return fill_missing(config, "method", views_per_step=num_views)
 
 
-def _check_views(config: Config) -> None:
+def _check_views(config: ClassifierConfig) -> None:
     method = create_method(config.method.name, parse_views(config.method.views))
     num_views = len(method.views)
     chosen = config.method.views_per_step or num_views
@@ -212,7 +205,7 @@ def _check_views(config: Config) -> None:
         warn_of_contradictions(config, method.views)
 
 
-def _check(config: Config, train: Dataset) -> None:
+def _check(config: ClassifierConfig, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
         raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")

@@ -1,59 +1,51 @@
-"""A run is a folder. Opened again, it predicts, evaluates and exports."""
+"""A classifier's run, opened: it predicts, evaluates and exports."""
 
-import json
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
 
 from sla.augment.ops import Pipeline
+from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
-from sla.datasets.download import Progress
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning, shown
+from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
 from sla.images.cache_paths import cache_dir
+from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
-from sla.images.files import FileImages, Tick
+from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint
-from sla.runs.config import make_config, read_config
-from sla.runs.defaults import check_device
-from sla.tasks.classifier.build import file_images, make_eval_pipeline
+from sla.progress import QUIET, Progress
+from sla.runs.checkpoint import step_of
+from sla.runs.folder import find_model_file
+from sla.runs.preprocessing import file_images, read_preprocessing
+from sla.runs.run import OpenedRun
+from sla.runs.scores import Scores, read_scores, scores_file
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.split import same_classes, split_images
 
-if TYPE_CHECKING:
-    from sla.export import Exported
-
-# Fitted ones are from 1/20 to 20.
-Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
-TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
-# By checkpoint: its step, and by split and inference (a few-shot run: by shot and inference) the scores.
-Scores = dict[str, float | None]
-ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
 HELD_OUT = "held-out images"
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
-class Run:
-    """A finished or stopped run; `which` of its checkpoints: last or best (on the held-out images)."""
+class Run(OpenedRun[ClassifierConfig, Classifier]):
+    """A finished or stopped run with the model of a checkpoint: last, or best on the held-out images."""
 
-    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
-        self.folder = Path(folder)
-        tree, weights = open_run(self.folder, checkpoint, device)
-        self.config = make_config(tree, f"{folder}/config.yaml")
-        self.model: Classifier = load_classifier(weights, device)
-        self.result = read_result(self.folder)
-        self.checkpoint = checkpoint
-        self.splits: Splits | None = None  # its images, while a run that has just ended still has them
+    task = "classifier"
+    config_class = ClassifierConfig
+
+    def _load_model(self, path: Path, device: str) -> Classifier:
+        return load_classifier(path, device)
 
     @property
     def classes(self) -> list[str]:
@@ -65,10 +57,15 @@ class Run:
         """What logits are divided by for calibrated probabilities, by kind of inference."""
         return self.result.get("temperatures", {}).get(self.checkpoint, {})
 
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """The sizes and statistics that the model was trained with."""
+        return read_preprocessing(self.model.about)
+
     @property
     def pipeline(self) -> Pipeline:
         """What a test image goes through before the model sees it."""
-        return make_eval_pipeline(self.model.about)
+        return self.preprocessing.eval_pipeline()
 
     def predict(
         self, files: Sequence[str | Path], inference: str | None = None, batch_size: int = 64
@@ -91,21 +88,47 @@ class Run:
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
-        return file_images(self.model.about, files)
+        return file_images(self.preprocessing, files)
 
     def evaluate(
-        self, data: str | Path | Dataset | None = None, tick: Tick | None = None, **options: Any
+        self, data: str | Path | Dataset | None = None, progress: Progress = QUIET, **options: Any
     ) -> Outputs:
-        """Every kind of inference on the run's own test images, or on other data with the same classes."""
-        dataset = data if isinstance(data, Dataset) else self.dataset(data)
-        return infer(self.model, same_classes(dataset, self.classes), self.pipeline, tick=tick, **options)
+        """Every kind of inference on the run's own test images, or on other data with the same classes.
+
+        `options`: inferences, batch_size, workers, and what: the name of the pass for `progress`.
+        """
+        dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
+        dataset = same_classes(dataset, self.classes)
+        return infer(self.model, dataset, self.pipeline, progress=progress, **options)
+
+    def outputs(
+        self,
+        dataset: Dataset,
+        inferences: tuple[str, ...] | None = None,
+        progress: Progress = QUIET,
+        **options: Any,
+    ) -> Outputs:
+        """What `evaluate` gives, from the scores kept beside the checkpoint where they have these images."""
+        dataset = same_classes(dataset, self.classes)
+        kept = [found for split in ("test", "val") if (found := self._kept_scores(split)) is not None]
+        keys = dataset_keys(dataset, progress) if kept else np.empty(0, np.uint64)
+        for scores in kept:
+            logits = scores.of(keys)
+            if logits is not None and set(inferences or self.model.method.inferences) <= set(logits):
+                chosen = {name: logits[name] for name in inferences or self.model.method.inferences}
+                return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
+        return self.evaluate(dataset, progress, inferences=inferences, **options)
+
+    def _kept_scores(self, split: str) -> Scores | None:
+        """Those of this run's model; where best is the step of last, they lie beside last alone."""
+        own = find_model_file(self.folder, self.checkpoint, self.stage).parent
+        same = [own, *own.parent.glob(f"last-{step_of(own):08d}")]
+        found = (read_scores(scores_file(folder, split)) for folder in same)
+        return next((scores for scores in found if scores is not None), None)
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
-        inference, size = (
-            inference or self.model.best_inference,
-            self.model.about["preprocessing"]["resolution"],
-        )
+        inference, size = inference or self.model.best_inference, self.preprocessing.resolution
         dataset = same_classes(dataset, self.classes)
         crops = ten_crop_pipelines(self.pipeline, size)
         logits = infer_crops(self.model, dataset, crops, inference, **options)
@@ -115,7 +138,7 @@ class Run:
         self,
         data: str | Path | None = None,
         on_bad_image: OnBadImage | None = None,
-        progress: Progress | None = None,
+        progress: Progress = QUIET,
     ) -> Dataset:
         """The test part of the data, or all of a folder that is not split; by default what is unseen."""
         if data is None:
@@ -136,7 +159,7 @@ class Run:
         return next(part for part in (splits.test, splits.val, splits.train) if part is not None)
 
     def unseen(
-        self, on_bad_image: OnBadImage | None = None, progress: Progress | None = None, **options: Any
+        self, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET, **options: Any
     ) -> tuple[Dataset, str] | None:
         """The run's own test images, else its held-out ones, and their name; None where it has neither."""
         own, splits = self.config.data, self._load(None, on_bad_image, progress, **options)
@@ -162,10 +185,10 @@ class Run:
         self,
         data: str | Path | None,
         on_bad_image: OnBadImage | None,
-        progress: Progress | None,
+        progress: Progress,
         **options: Any,
     ) -> Splits:
-        """Data at the size the run keeps pictures at; its own by default, from memory while it is there."""
+        """Data at the size the run keeps pictures at; its own by default, from memory if there."""
         own = self.config.data
         if data is None and self.splits is not None:
             return self.splits
@@ -180,51 +203,14 @@ class Run:
         )
 
     def export(
-        self, path: str | Path, inference: str | None = None, *, preprocessing: bool = False, **watching: Any
-    ) -> "Exported":
+        self,
+        path: str | Path,
+        inference: str | None = None,
+        *,
+        preprocessing: bool = False,
+        progress: Progress = QUIET,
+    ) -> Exported:
         """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
-        from sla.export import export_onnx
-
         inference = inference or self.model.method.headline
         check_inference(inference, self.model.method.inferences)
-        return export_onnx(self, Path(path), inference, preprocessing, **watching)
-
-
-def read_run_config(folder: Path, few_shot: bool = False) -> dict[str, Any]:
-    """The configuration of a run, not yet validated; refused where it is a run of the other kind."""
-    if not (folder / "config.yaml").is_file():
-        raise InputError(f"{folder}: not a run: no config.yaml in it")
-    tree = read_config(folder / "config.yaml")
-    if ("episodes" in tree) != few_shot:
-        other = "`sla fewshot` makes such runs" if few_shot else "a few-shot run, which `sla fewshot` opens"
-        raise InputError(f"{folder}: {'not a few-shot run: ' if few_shot else ''}{other}")
-    return tree
-
-
-def open_run(
-    folder: Path, checkpoint: str, device: str, few_shot: bool = False
-) -> tuple[dict[str, Any], Path]:
-    """The configuration of a run, not yet validated, and the weights of one of its checkpoints."""
-    check_device(device)
-    tree, found = read_run_config(folder, few_shot), find_checkpoint(folder / "checkpoint", checkpoint)
-    if found is None:
-        raise InputError(f"{folder}: this run has no {checkpoint} checkpoint")
-    return tree, found / WEIGHTS
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """What a finished run says of itself, {} before it is finished; refused when it is damaged."""
-    path = folder / "result.json"
-    if not path.is_file():
-        return {}
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(result, dict):
-            raise ValueError
-        TEMPERATURES.validate_python(result.get("temperatures", {}))
-        ACCURACIES.validate_python(result.get("accuracies"))
-    except (ValueError, ValidationError, RecursionError):
-        raise InputError(
-            f"{shown(path)}: damaged; going on with the run (--resume --out {shown(folder)}) writes it again"
-        ) from None
-    return result
+        return export_onnx(self, Path(path), inference, preprocessing, progress)

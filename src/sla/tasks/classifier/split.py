@@ -6,11 +6,13 @@ import numpy as np
 
 from sla.errors import InputError, listed, shown
 from sla.images.store import Dataset, Splits
-from sla.runs.config import Config
 from sla.sampling.protocols import hold_out, limited, long_tailed, selection_set
+from sla.tasks.classifier.config import ClassifierConfig
 
 
-def split_images(config: Config, splits: Splits, reasons: list[str]) -> tuple[Dataset, Dataset | None]:
+def split_images(
+    config: ClassifierConfig, splits: Splits, reasons: list[str]
+) -> tuple[Dataset, Dataset | None]:
     """The training images and the held-out ones that the best checkpoint is chosen on."""
     train, val = splits.train, splits.val and same_classes(splits.val, splits.train.classes)
     if config.data.long_tail is not None:
@@ -32,7 +34,7 @@ def split_images(config: Config, splits: Splits, reasons: list[str]) -> tuple[Da
     return train, val
 
 
-def _cut_tail(config: Config, train: Dataset, reasons: list[str]) -> tuple[Dataset, Dataset]:
+def _cut_tail(config: ClassifierConfig, train: Dataset, reasons: list[str]) -> tuple[Dataset, Dataset]:
     data = config.data
     assert data.long_tail is not None
     if data.per_class:

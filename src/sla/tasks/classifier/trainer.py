@@ -10,17 +10,19 @@ from torch import Tensor, nn
 
 from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
+from sla.errors import InputError
 from sla.factory import read_saved, save
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import StepContext
-from sla.runs.config import Config
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
+from sla.runs.plan import Plan
+from sla.runs.preprocessing import preprocessing_of
 from sla.sampling.loader import Batch, TrainLoader
-from sla.tasks.classifier.build import build_model, build_pipelines, describe_preprocessing, draw_views
+from sla.tasks.classifier.build import build_model, draw_views
+from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
-from sla.tasks.classifier.plan import Plan
 
 EVAL_BATCH = 256
 
@@ -29,15 +31,18 @@ class Trainer(Loop):
     """A classifier's run, alone or among the processes of a group."""
 
     model: Classifier
-    config: Config
+    config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
 
-    def __init__(self, plan: Plan, folder: Path, group: Group) -> None:
+    def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
         model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
         method = model.method
+        memory = method.build_memory(len(plan.train), len(plan.train.classes))
+        if memory is not None:
+            _check_memory(config, group)
         super().__init__(
             model,
             config,
@@ -48,8 +53,8 @@ class Trainer(Loop):
             inferences=method.inferences,
             headline=method.headline,
             precision=config.run.precision or "float32",
+            memory=memory,
         )
-        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.mix = parse_mix(config.mix)
 
     def batches(self, train: Dataset, start_step: int) -> TrainLoader:
@@ -88,18 +93,22 @@ class Trainer(Loop):
         self.optimizer.zero_grad(set_to_none=True)
         parts = min(optimizer.accumulate, len(images))
         chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
-        pieces = list(zip(images.tensor_split(parts), split_target(target, parts), chosen, strict=True))
-        for number, (piece, targets, seen) in enumerate(pieces):
+        places = batch.indices.to(self.device).tensor_split(parts)
+        pieces = list(
+            zip(images.tensor_split(parts), split_target(target, parts), chosen, places, strict=True)
+        )
+        for number, (piece, targets, seen, indices) in enumerate(pieces):
             share = len(piece) / len(images)
+            context = StepContext(seen, indices, batch.step, self.steps, self.memory)
             with self._unsynchronised(until_last=number == len(pieces) - 1):
                 with self._autocast():
-                    losses = self.step_module(piece, targets, StepContext(seen))
+                    losses = self.step_module(piece, targets, context)
                 self.scaler.scale(losses["loss"] * share).backward()
             self.meter.add(losses, targets, share)
         self.update(batch.step)
 
     def evaluate(self) -> dict[str, float] | None:
-        """Accuracies on the held-out images, every process looking at its share."""
+        """Accuracies on the held-out images, every process taking its share."""
         if self.plan.val is None:
             return None
         workers = self.config.data.workers or 0
@@ -107,7 +116,7 @@ class Trainer(Loop):
 
     def write_weights(self, path: Path) -> None:
         """A classifier for `sla.load`."""
-        about = {"step": self.position.step, "preprocessing": describe_preprocessing(self.config)}
+        about = {"step": self.position.step, "preprocessing": preprocessing_of(self.config).to_dict()}
         save(self.model, path, **about)
 
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
@@ -127,7 +136,16 @@ class Trainer(Loop):
         return torch.autocast(self.device.type, dtype=getattr(torch, precision))
 
 
-def measure_seconds(plan: Plan, steps: int = 12) -> float:
+def _check_memory(config: ClassifierConfig, group: Group) -> None:
+    """A memory is of images as they are, in one process."""
+    what = f"method {config.method.name} keeps a memory of each training image"
+    if parse_mix(config.mix) is not None:
+        raise InputError(f"{what}: mixed images have no place in it; leave out mix ({config.mix})")
+    if group.world_size > 1:
+        raise InputError(f"{what}, which {group.world_size} processes would not share: train with one")
+
+
+def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:
     """Seconds of one training step, from a few steps of a model that is then thrown away."""
     run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
     throwaway = plan.config.model_copy(update={"run": run})

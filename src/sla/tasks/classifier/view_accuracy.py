@@ -1,4 +1,4 @@
-"""How well the view can be told from an image, and what that says about using it."""
+"""How well a network recognises the view of an image, and what that says about using it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,22 @@ from torch import Tensor
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset
+from sla.runs.evaluation import iterate_eval
 from sla.stats import Interval, share
-from sla.tasks.classifier.evaluation import iterate_eval
 from sla.views import Product, Views
 
 # Of the way from guessing (0) to never wrong (1). Where the lines lie is a judgement: docs/views.md.
 HARDLY, WELL = 0.1, 0.3
-CANNOT, HARD, CAN, UNKNOWN = "cannot be told", "can hardly be told", "can be told", "too few images to say"
-ENOUGH = 2000  # held-out images looked at: the interval is then at most 2.2 points to each side
+CANNOT, HARD, CAN = "not recognisable", "hardly recognisable", "recognisable"
+UNKNOWN = "too few images to say"
+ENOUGH = 2000  # held-out images used: the interval is then at most 2.2 points to each side
 
 
 @dataclass(frozen=True)
 class ViewAccuracy:
-    """What was told of held-out images, each seen through every view.
+    """The predicted views of held-out images, each seen through every view.
 
-    `confusion` (M, M) counts images by the view they were seen through and the view that was told.
+    `confusion` (M, M) counts images by the view they were seen through and the predicted view.
     """
 
     views: Views
@@ -33,7 +34,7 @@ class ViewAccuracy:
 
     @property
     def images(self) -> int:
-        """How many images were looked at."""
+        """How many images were used."""
         return int(self.confusion[0].sum())
 
     @property
@@ -54,7 +55,7 @@ class ViewAccuracy:
 
     @property
     def factors(self) -> tuple["ViewAccuracy", ...]:
-        """Of a product of views, how well each of its factors is told, whatever the others are."""
+        """Of a product of views, how well each of its factors is recognised, whatever the others are."""
         if not isinstance(self.views, Product):
             return (self,)
         first, second = self.views.first, self.views.second
@@ -88,40 +89,40 @@ class ViewAccuracy:
 
 
 def describe(found: ViewAccuracy) -> str:
-    """`rot4: 97.1% of views told (96.0 to 97.9; guessing 25.0%): can be told`."""
+    """`rot4: 97.1% of views recognised (96.0 to 97.9; guessing 25.0%): recognisable`."""
     mean, low, high = found.accuracy
-    said = f"{mean:.1f}% of views told ({low:.1f} to {high:.1f}; guessing {found.chance:.1f}%)"
+    said = f"{mean:.1f}% of views recognised ({low:.1f} to {high:.1f}; guessing {found.chance:.1f}%)"
     return f"{found.views.text}: {said}: {found.verdict}"
 
 
 def advise(found: ViewAccuracy, others: Sequence[str] = (), learnt: bool = True) -> str:
     """What to do about it, in a sentence or two; `others` are sets to suggest instead.
 
-    `learnt` is whether the network that told the views has learnt anything at all.
+    `learnt` is whether the network that predicted the views has learnt anything at all.
     """
     text, verdict = found.views.text, found.verdict
     if verdict == CAN:
-        return f"{text} can be told here, so SLA by it can help; whether it does, --compare baseline shows."
+        return f"{text} is recognisable here, so SLA with it can help; --compare baseline shows if it does."
     if verdict == UNKNOWN:
-        return f"{found.images} held-out images are too few to say whether {text} can be told."
+        return f"{found.images} held-out images are too few to say whether {text} is recognisable."
     if not learnt:
-        return f"{text} could not be told, but neither could the classes: it trained too little to say."
+        return f"{text} was not recognised, but neither were the classes: the run was too short to say."
     instead = (
-        f" Try --views {' or '.join(others)}." if others else " `sla views` shows which views can be told."
+        f" Try --views {' or '.join(others)}." if others else " `sla views` shows which are recognisable."
     )
     useless = [factor for factor in found.factors if factor.verdict == CANNOT]
     if len(found.factors) > 1 and useless:
         kept = "*".join(factor.views.text for factor in found.factors if factor.verdict != CANNOT)
         parts = " and ".join(factor.views.text for factor in useless)
         instead = f" Try --views '{kept}'." if kept else instead
-        return f"{parts} in {text} cannot be told here and only costs.{instead}"
+        return f"{parts} in {text}: not recognisable here, it only costs time.{instead}"
     if verdict == CANNOT:
-        return f"{text} cannot be told here, so SLA by it cannot help.{instead}"
-    return f"{text} can hardly be told here: expect little of SLA by it.{instead}"
+        return f"{text} is not recognisable here, so SLA with it cannot help.{instead}"
+    return f"{text} is hardly recognisable here: expect little from SLA with it.{instead}"
 
 
-def told_by(answers: Tensor, views: Views) -> ViewAccuracy:
-    """From the views told (n*M,) of n images, interleaved as `expand_views` does."""
+def count_views(answers: Tensor, views: Views) -> ViewAccuracy:
+    """From the predicted views (n*M,) of n images, interleaved as `expand_views` does."""
     num_views = len(views)
     true = torch.arange(num_views).repeat(len(answers) // num_views)
     counts = torch.bincount(true * num_views + answers.cpu(), minlength=num_views**2)
@@ -132,9 +133,9 @@ def told_by(answers: Tensor, views: Views) -> ViewAccuracy:
 def measure_views(
     model: Classifier, dataset: Dataset, pipeline: Pipeline, *, batch_size: int = 64, workers: int = 0
 ) -> ViewAccuracy | None:
-    """How well a trained classifier tells its views on at most ENOUGH images, evenly spaced.
+    """How well a trained classifier predicts its views on at most ENOUGH images, evenly spaced.
 
-    None where its method has one view, or nothing that learns to tell them.
+    None where its method has one view, or nothing that learns to predict them.
     """
     method, answers = model.method, []
     if len(method.views) == 1:
@@ -146,7 +147,7 @@ def measure_views(
         if logits is None:
             return None
         answers.append(logits.argmax(1).cpu())
-    return told_by(torch.cat(answers), method.views)
+    return count_views(torch.cat(answers), method.views)
 
 
 def spread(count: int, most: int) -> np.ndarray:

@@ -1,9 +1,8 @@
-"""Before training: a small network learns to tell views apart, to see which of them can be told at all."""
+"""Before training: a small network learns to predict views, to find which are recognisable at all."""
 
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,22 +12,22 @@ from torch import Tensor, nn
 from sla.augment.ops import CenterCrop
 from sla.augment.pipelines import eval_pipeline, train_pipeline
 from sla.backbones import create_backbone, find_weights
-from sla.datasets.download import Progress
 from sla.datasets.load import load
 from sla.errors import InputError
 from sla.images.files import in_threads
 from sla.images.storage import OnBadImage
 from sla.images.store import ArrayImages, Dataset
+from sla.progress import QUIET, Progress
 from sla.runs.defaults import TINY, has_pretrained, native_size
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import EvalLoader, TrainLoader
 from sla.sampling.protocols import hold_out
-from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, spread, told_by
+from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, count_views, spread
 from sla.views import Views, expand_views, parse_views, take_views
 
 CANDIDATES = ("rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3")
-SMALL, LARGE = 32, 64  # pixels a side at which photographs are looked at: from scratch, pretrained
-IMAGES = 20_000  # training images looked at, at most
+SMALL, LARGE = 32, 64  # pixels a side of photographs: from scratch, pretrained
+IMAGES = 20_000  # training images used, at most
 FROZEN_STEPS, FROZEN_HELD_OUT, HEAD_STEPS = 32, 250, 150
 WIDTHS, BATCH, STEPS, RATE = (24, 48, 96), 64, 300, 0.1
 
@@ -40,13 +39,13 @@ def probe_data(
     seed: int = 0,
     minutes: float | None = None,
     on_bad_image: OnBadImage = "refuse",
-    progress: Any = None,
+    progress: Progress = QUIET,
 ) -> list[ViewAccuracy]:
-    """How well each set of views can be told in a folder, a CSV or a known dataset; test images are not used.
+    """How recognisable each set of views is in a folder, a CSV or a known dataset; test images are not used.
 
-    Pictures are decoded small, and no more of them than are looked at.
+    Pictures are decoded small, and no more of them than are used.
     """
-    # Twice the size that is looked at: the centre of a long picture keeps its detail.
+    # Twice the size that the network sees: the centre of a long picture keeps its detail.
     size = min(native_size(data), 2 * LARGE)
     splits = load(data, size=size, memory_limit=0, on_bad_image=on_bad_image)
     train, held_out = splits.train, splits.val
@@ -74,7 +73,7 @@ def fitting(candidates: Sequence[str], channels: int) -> list[Views]:
     parsed = [parse_views(text) for text in candidates]
     found = [views for views in parsed if len(views) > 1 and views.channels in (None, channels)]
     if not found:
-        raise InputError(f"no views to look at: {', '.join(candidates)} on images of {channels} channel(s)")
+        raise InputError(f"no views to try: {', '.join(candidates)} on images of {channels} channel(s)")
     return found
 
 
@@ -86,31 +85,30 @@ def probe_views(
     seed: int = 0,
     steps: int | None = None,
     minutes: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> list[ViewAccuracy]:
-    """How well a small network tells each candidate's views on held-out images, after learning it on train.
+    """How well a small network, trained on `train`, predicts each candidate's views on held-out images.
 
     One backbone learns all candidates, each by a head of its own. With `minutes`, a few steps are timed and
-    as many are made as fit. Classes are not looked at.
+    as many are made as fit. Classes are not used.
     """
-    tell = progress or (lambda what, done, total: None)
     shape = train.images.shape
     probe = _Probe(shape, candidates, seed)
     many = IMAGES if minutes is not None or not probe.frozen else FROZEN_STEPS * BATCH
-    train = _small(train, many, probe.size, tell)
-    held_out = _small(held_out, FROZEN_HELD_OUT if probe.frozen else ENOUGH, probe.size, tell)
+    train = _small(train, many, probe.size, progress)
+    held_out = _small(held_out, FROZEN_HELD_OUT if probe.frozen else ENOUGH, probe.size, progress)
     if minutes is not None:
         timed, start = _Probe(shape, candidates, seed), time.monotonic()
-        timed.learn(train, 3, seed, lambda *_: None)
+        timed.learn(train, 3, seed, QUIET)
         steps = max(int(60 * minutes / (time.monotonic() - start) * 3), 3)
-    probe.learn(train, steps or (FROZEN_STEPS if probe.frozen else STEPS), seed, tell)
-    return probe.measure(held_out, tell)
+    probe.learn(train, steps or (FROZEN_STEPS if probe.frozen else STEPS), seed, progress)
+    return probe.measure(held_out, progress)
 
 
 class _Probe:
     """A backbone and a head for each candidate set of views.
 
-    Photographs are looked at by a pretrained backbone as it is, where there is one: only the heads learn.
+    Photographs go through a pretrained backbone as it is, where there is one: only the heads learn.
     """
 
     def __init__(self, shape: tuple[int, int, int], candidates: Sequence[Views], seed: int) -> None:
@@ -135,10 +133,10 @@ class _Probe:
         self.train_pipeline = train_pipeline(augment, self.size, mean, std)
         self.eval_pipeline = eval_pipeline(augment, self.size, mean, std)
 
-    def learn(self, train: Dataset, steps: int, seed: int, tell: Progress) -> None:
+    def learn(self, train: Dataset, steps: int, seed: int, progress: Progress) -> None:
         """Every step shows each image through one random view of each candidate."""
         if self.frozen:
-            return self._learn_heads(train, steps, seed, tell)
+            return self._learn_heads(train, steps, seed, progress)
         module = nn.ModuleList([self.backbone, self.heads]).train()
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9, nesterov=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, max(steps, 2), cycle_momentum=False)
@@ -152,18 +150,18 @@ class _Probe:
             torch.stack(losses).sum().backward()
             optimizer.step()
             schedule.step()
-            tell("telling views", step + 1, steps)
+            progress.advance("learning views", step + 1, steps)
 
-    def _learn_heads(self, train: Dataset, steps: int, seed: int, tell: Progress) -> None:
-        """Each image is looked at once for each candidate; then the heads learn from all features at once."""
-        found, told = [], []
+    def _learn_heads(self, train: Dataset, steps: int, seed: int, progress: Progress) -> None:
+        """Each image is used once for each candidate; then the heads learn from all features at once."""
+        found, index_of = [], []
         self.backbone.eval()
         with torch.no_grad():
             for step, (seen, index) in enumerate(self._batches(train, steps, seed)):
                 found.append(self.backbone(seen).unflatten(0, (len(self.candidates), -1)))
-                told.append(torch.stack(index))
-                tell("telling views", step + 1, steps)
-        features, numbers = torch.cat(found, 1), torch.cat(told, 1)  # (k, n, D) and (k, n)
+                index_of.append(torch.stack(index))
+                progress.advance("learning views", step + 1, steps)
+        features, numbers = torch.cat(found, 1), torch.cat(index_of, 1)  # (k, n, D) and (k, n)
         for head, some, true in zip(self.heads, features, numbers, strict=True):
             optimizer = torch.optim.AdamW(head.parameters(), 1e-3, weight_decay=0.1)
             for _ in range(HEAD_STEPS):
@@ -182,16 +180,16 @@ class _Probe:
             yield seen, [numbers.flatten() for numbers in index]
 
     @torch.inference_mode()
-    def measure(self, held_out: Dataset, tell: Progress) -> list[ViewAccuracy]:
+    def measure(self, held_out: Dataset, progress: Progress) -> list[ViewAccuracy]:
         """Every held-out image through every view of every candidate."""
         self.backbone.eval()
         answers: list[list[Tensor]] = [[] for _ in self.candidates]
         for batch in EvalLoader(held_out, BATCH):
             images = self.eval_pipeline(batch.images, batch.draws, batch.aspect)
-            for views, head, told in zip(self.candidates, self.heads, answers, strict=True):
-                told.append(head(self.backbone(expand_views(images, views))).argmax(1))
-            tell("measuring views", int(batch.indices[-1]) + 1, len(held_out))
-        return [told_by(torch.cat(told), v) for v, told in zip(self.candidates, answers, strict=True)]
+            for views, head, predicted in zip(self.candidates, self.heads, answers, strict=True):
+                predicted.append(head(self.backbone(expand_views(images, views))).argmax(1))
+            progress.advance("measuring views", int(batch.indices[-1]) + 1, len(held_out))
+        return [count_views(torch.cat(parts), v) for v, parts in zip(self.candidates, answers, strict=True)]
 
 
 def _network(channels: int) -> nn.Module:
@@ -205,14 +203,12 @@ def _network(channels: int) -> nn.Module:
     return network
 
 
-def _small(dataset: Dataset, most: int, size: int, tell: Progress) -> Dataset:
+def _small(dataset: Dataset, most: int, size: int, progress: Progress) -> Dataset:
     """At most so many of the images, evenly spaced, in memory and small; photographs lose their margins."""
     places = spread(len(dataset), most)
     parts = []
     threads = 1 if dataset.images.in_memory else None
-    for part, (images, aspect) in in_threads(
-        dataset.read, places, threads=threads, progress=lambda *far: tell("reading images", *far)
-    ):
+    for part, (images, aspect) in in_threads(dataset.read, places, threads=threads, progress=progress):
         if images.shape[2:] != (size, size):
             images = CenterCrop(size)(images, Draws(0, 0, len(part)), aspect)
         parts.append(images)

@@ -1,4 +1,4 @@
-"""The configuration of a few-shot run: one validated tree. What is None is chosen by `plan`."""
+"""The configuration of a few-shot run: the keys that only this task has."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ from sla.runs.config import (
     Part,
     SourceConfig,
     TrainingConfig,
-    validate,
 )
 from sla.tasks.fewshot.heads import check_head
 from sla.views import parse_views
@@ -23,7 +22,7 @@ class FewShotData(SourceConfig):
     source: str = Field("", description="cifar-fs, fc100, mini-imagenet, or a folder or CSV of your own")
     workers: int = Field(0, ge=0, description="processes that decode pictures not held in memory")
     split_seed: int = Field(0, ge=0, description="which classes are for val and test, where nothing says so")
-    val_per_class: int | None = Field(None, ge=1, description="images of each class that validation looks at")
+    val_per_class: int | None = Field(None, ge=1, description="images of each class used in validation")
 
 
 class FewShotModelConfig(ModelConfig):
@@ -101,14 +100,10 @@ class FewShotRunConfig(LoopConfig):
 class FewShotConfig(TrainingConfig):
     """The whole tree of a few-shot run."""
 
+    task: Literal["fewshot"] = Field("fewshot", description="what is trained: classifier or fewshot")
     data: FewShotData = FewShotData()
     model: FewShotModelConfig = FewShotModelConfig()
     method: FewShotMethod = FewShotMethod()
     optimizer: FewShotOptimizer = FewShotOptimizer()
     run: FewShotRunConfig = FewShotRunConfig()
     episodes: EpisodeConfig = EpisodeConfig()
-
-
-def make_fewshot_config(tree: dict[str, Any], where: str = "configuration") -> FewShotConfig:
-    """Validate a tree of plain values; a wrong key or value is named, with the nearest valid key."""
-    return validate(FewShotConfig, tree, where)

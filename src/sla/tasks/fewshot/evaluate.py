@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from sla.augment.ops import Pipeline
 from sla.disk import check_space
 from sla.errors import InputError
 from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
+from sla.runs.evaluation import evaluating, iterate_eval
 from sla.sampling.episodes import Episodes
 from sla.stats import Interval
-from sla.tasks.classifier.evaluation import evaluating, iterate_eval
+from sla.tasks.fewshot.config import EpisodeConfig
 from sla.tasks.fewshot.model import FewShotModel
 
 MEMORY_LIMIT = 2 << 30  # bytes of embeddings that are held in memory; more lie in a file that nobody sees
@@ -24,13 +27,13 @@ Z = 1.96  # of a 95% interval, as few-shot tables have it
 
 
 @torch.inference_mode()
-def embed(model: FewShotModel, dataset: Dataset, pipeline: Pipeline, **looking: Any) -> Tensor:
+def embed(model: FewShotModel, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> Tensor:
     """The features of every view of every image, float32 (n, M, D), on the CPU.
 
-    `looking`: batch_size, workers and tick, as `look_at` has them.
+    `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
     """
     found = torch.empty(0)
-    for batch in iterate_eval(model, dataset, **looking):
+    for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         features = model.view_features(images.contiguous(memory_format=torch.channels_last))
         if not len(found):
@@ -73,6 +76,34 @@ def episode_accuracies(
             for kind, logits in model.class_logits(joint).items():
                 found[kind].append(100 * (logits.argmax(2) == wanted).double().mean(1).cpu())
     return {kind: torch.cat(parts).numpy() for kind, parts in found.items()}
+
+
+def evaluate_episodes(
+    model: FewShotModel,
+    dataset: Dataset,
+    settings: EpisodeConfig,
+    *,
+    shots: Sequence[int] | None = None,
+    episodes: int | None = None,
+    way: int | None = None,
+    query: int | None = None,
+    seed: int = 0,
+    workers: int = 0,
+    progress: Progress = QUIET,
+) -> dict[int, dict[str, np.ndarray]]:
+    """Accuracy in percent of each episode, by shot and kind of inference; the same episodes for every model.
+
+    What is not given is as `settings` has it.
+    """
+    named = ("--way", "--shot", "--query")
+    kinds = {
+        shot: Episodes(dataset, way or settings.way, shot, query or settings.test_query, seed, named)
+        for shot in shots or settings.test_shots
+    }
+    pipeline, what = model.preprocessing.eval_pipeline(), "embedding test images"
+    embedded = embed(model, dataset, pipeline, workers=workers, progress=progress, what=what)
+    count = episodes or settings.test_episodes
+    return {shot: episode_accuracies(model, embedded, some, count) for shot, some in kinds.items()}
 
 
 def episode_interval(accuracies: np.ndarray) -> Interval:

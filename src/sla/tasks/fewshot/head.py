@@ -8,7 +8,7 @@ from sla.errors import InputError, SLAError
 
 
 class Head(nn.Module):
-    """One row of numbers a class, made from the support set (`adapt`), then compared with queries (`score`).
+    """One row of numbers per class, made from the support set (`adapt`) and compared with queries (`score`).
 
     E episodes go through at once; their classes are 0 to way - 1. The scale of the logits is learnt.
     """
@@ -20,7 +20,7 @@ class Head(nn.Module):
         self.scale = nn.Parameter(torch.tensor(float(scale)))
 
     def adapt(self, support: Tensor, targets: Tensor, way: int) -> Tensor:
-        """Support features (E, S, D) with targets (E, S) -> a row a class, (E, way, *)."""
+        """Support features (E, S, D) with targets (E, S) -> a row per class, (E, way, *)."""
         raise InputError(f"{type(self).__name__} does not say how it adapts to a support set")
 
     def score(self, rows: Tensor, query: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Head(nn.Module):
             return self.score(self.adapt(support, targets, way), query)
         except torch.linalg.LinAlgError:
             raise SLAError(
-                f"{type(self).__name__} has no solution for these features: where training went astray, a "
+                f"{type(self).__name__} has no solution for these features: if training diverged, a "
                 "lower learning rate may help"
             ) from None
 
@@ -58,7 +58,7 @@ def check_episodes(support: Tensor, targets: Tensor, query: Tensor, way: int) ->
         )
     if way < 2:
         raise InputError(f"an episode needs at least two classes, not {way}")
-    if targets.device.type == "cpu":  # values are looked at only where that costs no synchronisation
+    if targets.device.type == "cpu":  # values are checked only where that costs no synchronisation
         if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < way:
             low, high = int(targets.min()), int(targets.max())
             raise InputError(f"targets run from {low} to {high} but there are {way} classes")

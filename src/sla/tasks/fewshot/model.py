@@ -1,25 +1,25 @@
 """A few-shot model: backbone, head, views; from images of episodes to class logits; and its file."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
+from sla.augment.preprocessing import Preprocessing
 from sla.backbones import create_backbone
-from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError, nearest
 from sla.inference import aggregate_views, select_view
 from sla.labels import join_labels
+from sla.model_file import KEY, read_model_file, write_model_file
+from sla.runs.preprocessing import read_preprocessing
 from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
 from sla.views import Views, expand_views, parse_views
 
 FORMAT = 1
+FIRST_KEY = "sla-fewshot"  # of files that the first version wrote
 READINGS = ("pooled", "map", "unit")
 
 
@@ -47,6 +47,11 @@ class FewShotModel(nn.Module):
     def inferences(self) -> tuple[str, ...]:
         """Kinds of inference: single (the plain image alone), aggregated (every view); the last is best."""
         return ("single", "aggregated") if len(self.views) > 1 else ("single",)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What its images go through."""
+        return read_preprocessing(self.about)
 
     def features(self, images: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, D)."""
@@ -119,19 +124,17 @@ def build_model(about: dict[str, Any], pretrained: bool = False) -> FewShotModel
 
 
 def save_model(model: FewShotModel, path: Path, **more: Any) -> None:
-    """Write weights and description to one safetensors file."""
-    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
-    described = {"format": FORMAT, **model.about, **more}
-    with replacing(path) as file:
-        file.write(save(tensors, {"sla-fewshot": json.dumps(described)}))
+    """Write weights and description to one file."""
+    described = {"task": "fewshot", "format": FORMAT, **model.about, **more}
+    write_model_file(path, model.state_dict(), described)
 
 
 def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
     """The model that `save_model` wrote, in eval mode. Nothing in the file can run code."""
+    about, weights = read_model_file(path, "a few-shot model that sla wrote", (FIRST_KEY, KEY))
     try:
-        with safe_open(path, framework="pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads((file.metadata() or {})["sla-fewshot"])
+        if about.pop("task", "fewshot") != "fewshot" or "head" not in about:
+            raise InputError(f"{path}: not a few-shot model that sla wrote")
         if about["format"] != FORMAT:
             raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
         about["backbone_options"].pop("pretrained", None)  # a file must not have us download something
@@ -139,8 +142,6 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
         model.load_state_dict(weights)
     except (MissingExtraError, InputError):
         raise
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError):
-        raise InputError(f"{path}: not a few-shot model that sla wrote") from None
     except Exception as error:  # whatever a damaged description leads to
         raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
     return model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]

@@ -1,24 +1,25 @@
-"""From a few-shot configuration with gaps to one without: what fits these images and this machine."""
+"""Defaults of a few-shot configuration: what fits these images and this machine."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError
-from sla.images.store import Dataset, Splits
+from sla.images.store import Splits
+from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
     check_input,
     choose_device,
     choose_input,
-    fill,
+    fill_missing,
     has_pretrained,
     native_size,
-    put,
+    override,
     warn_of_contradictions,
     with_absolute_paths,
     with_policies,
 )
+from sla.runs.plan import Plan
 from sla.sampling.episodes import Episodes
 from sla.sampling.protocols import limited
 from sla.tasks.fewshot.config import FewShotConfig
@@ -27,21 +28,10 @@ from sla.views import parse_views
 MIDDLE = 96  # up to here pictures are seen at their own size
 
 
-@dataclass(frozen=True)
-class FewShotPlan:
-    """A resolved configuration, its data, and the reasons for what was chosen."""
-
-    config: FewShotConfig
-    train: Dataset
-    val: Dataset | None
-    test: Dataset | None
-    reasons: tuple[str, ...]
-
-
-def make_fewshot_plan(
-    config: FewShotConfig, splits: Splits | None = None, progress: Any = None
-) -> FewShotPlan:
-    """Fill every gap of the configuration; what is given is kept."""
+def make_plan(
+    config: FewShotConfig, splits: Splits | None = None, progress: Progress = QUIET
+) -> Plan[FewShotConfig]:
+    """Choose every value that is not given."""
     if not config.data.source and splits is None:
         raise InputError("no data given: cifar-fs, fc100, mini-imagenet, or a folder of images")
     reasons: list[str] = []
@@ -51,16 +41,18 @@ def make_fewshot_plan(
     splits = splits or load_splits(config, progress)
     if splits.val is not None and config.data.val_per_class:
         splits = replace(splits, val=limited(splits.val, config.data.val_per_class, 0))
-    config = put(config, "data", stored_size=max(splits.train.images.shape[1:]))
+    config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = with_policies(choose_input(config, splits))
     tuned = config.model.weights != "none"
-    config = fill(config, "optimizer", name="sgd", learning_rate=0.01 if tuned else 0.1, backbone_factor=1.0)
-    config = fill(config, "episodes", per_step=4 if config.run.device == "cpu" else 8)
-    config = fill(config, "episodes", val_shot=min(config.episodes.shot, 5))
+    config = fill_missing(
+        config, "optimizer", name="sgd", learning_rate=0.01 if tuned else 0.1, backbone_factor=1.0
+    )
+    config = fill_missing(config, "episodes", per_step=4 if config.run.device == "cpu" else 8)
+    config = fill_missing(config, "episodes", val_shot=min(config.episodes.shot, 5))
     part = config.episodes
     reasons.append(
         f"{config.method.name} with views {config.method.views}; {config.run.iterations:,} steps of "
-        f"{part.per_step} episodes, {part.way}-way {part.shot}-shot with {part.query} queries a class"
+        f"{part.per_step} episodes, {part.way}-way {part.shot}-shot with {part.query} queries per class"
     )
     sizes = [(name, getattr(splits, name)) for name in ("train", "val", "test")]
     said = [
@@ -74,10 +66,10 @@ def make_fewshot_plan(
             f"no validation classes (3 times the way, {3 * part.way}, would do): no best checkpoint"
         )
     _check(config, splits)
-    return FewShotPlan(config, splits.train, splits.val, splits.test, tuple(reasons))
+    return Plan(config, splits.train, splits.val, splits.test, tuple(reasons))
 
 
-def load_splits(config: FewShotConfig, progress: Any = None) -> Splits:
+def load_splits(config: FewShotConfig, progress: Progress = QUIET) -> Splits:
     """The data that a configuration names."""
     data = config.data
     return load_class_splits(
@@ -97,16 +89,16 @@ def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> Few
     published = large and has_pretrained()
     chosen = config.model.backbone or ("efficientnet_lite0" if published else "convnet4")
     weights = "pretrained" if chosen == "efficientnet_lite0" and published else "none"
-    config = fill(config, "model", backbone=chosen, weights=weights)
+    config = fill_missing(config, "model", backbone=chosen, weights=weights)
     tuned = config.model.weights != "none"
-    config = fill(config, "model", resolution=native if not large else 128 if tuned else 84)
+    config = fill_missing(config, "model", resolution=native if not large else 128 if tuned else 84)
     size = config.model.resolution or native
     if large:
         augment = f"resized({0.35 if tuned else 0.2}), jitter(0.4), flip"
-        config = fill(config, "data", stored_size=min(native, size * 8 // 7))
+        config = fill_missing(config, "data", stored_size=min(native, size * 8 // 7))
     else:
         augment = f"crop({min(4 if size <= TINY else 8, size)}), jitter(0.4), flip"
-        config = fill(config, "data", stored_size=native)
+        config = fill_missing(config, "data", stored_size=native)
     start = "from given weights" if tuned else "from scratch"
     reasons.append(f"{config.model.backbone} {start}, at {size} pixels, on {config.run.device}")
     return config.model_copy(update={"augment": config.augment or augment})

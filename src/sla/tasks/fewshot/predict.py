@@ -11,12 +11,13 @@ from torch import Tensor
 
 from sla.datasets.scan import open_index
 from sla.errors import InputError, SLAWarning, listed, shown
-from sla.images.files import FileImages, Tick, readable_rows
+from sla.images.files import FileImages, readable_rows
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
+from sla.runs.evaluation import evaluating
 from sla.runs.metrics import cautious_temperature
-from sla.tasks.classifier.build import file_images, make_eval_pipeline
-from sla.tasks.classifier.evaluation import evaluating
+from sla.runs.preprocessing import file_images
 from sla.tasks.fewshot.evaluate import embed
 from sla.tasks.fewshot.model import FewShotModel
 
@@ -32,7 +33,10 @@ class Support(NamedTuple):
 
 
 def adapt_to_folder(
-    model: FewShotModel, folder: str | Path, tick: Tick | None = None, on_bad_image: OnBadImage = "refuse"
+    model: FewShotModel,
+    folder: str | Path,
+    on_bad_image: OnBadImage = "refuse",
+    progress: Progress = QUIET,
 ) -> Support:
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
@@ -41,12 +45,12 @@ def adapt_to_folder(
             f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
         )
     index = open_index(path)
-    files, labels = file_images(model.about, index.paths[:]), index.targets
+    files, labels = file_images(model.preprocessing, index.paths[:]), index.targets
     if on_bad_image == "skip":
         rows = readable_rows(files)
-        files, labels = file_images(model.about, [files.name(row) for row in rows]), labels[rows]
+        files, labels = file_images(model.preprocessing, [files.name(row) for row in rows]), labels[rows]
     _check_counts(path, labels, index.classes)
-    features, targets = _features(model, files, tick), torch.from_numpy(labels)
+    features, targets = _features(model, files, progress, "support"), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
         warnings.warn(
@@ -61,10 +65,10 @@ def adapt_to_folder(
 
 @torch.inference_mode()
 def classify_files(
-    model: FewShotModel, support: Support, files: Sequence[str | Path], tick: Tick | None = None
+    model: FewShotModel, support: Support, files: Sequence[str | Path], progress: Progress = QUIET
 ) -> Tensor:
     """Probabilities (n, way) of image files, in their order."""
-    query = _features(model, file_images(model.about, files), tick)
+    query = _features(model, file_images(model.preprocessing, files), progress, "pictures")
     logits = _class_logits(model, support.features, support.targets, query, len(support.classes))
     return (logits / support.temperature).softmax(1)
 
@@ -95,16 +99,15 @@ def _class_logits(model: FewShotModel, support: Tensor, targets: Tensor, query: 
         return model.class_logits(joint)[model.inferences[-1]][0].cpu()
 
 
-def _features(model: FewShotModel, files: FileImages, tick: Tick | None) -> Tensor:
+def _features(model: FewShotModel, files: FileImages, progress: Progress, what: str) -> Tensor:
     """(n, M, D), on the device of the model."""
     dataset = Dataset(files, np.zeros(len(files), np.int64), ("picture",))
-    return embed(model, dataset, make_eval_pipeline(model.about), batch_size=32, tick=tick).to(
-        next(model.parameters()).device
-    )
+    pipeline, device = model.preprocessing.eval_pipeline(), next(model.parameters()).device
+    return embed(model, dataset, pipeline, batch_size=32, progress=progress, what=what).to(device)
 
 
 def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Every class needs a picture; unequal numbers are said."""
+    """Every class needs a picture; unequal numbers give a warning."""
     counts = np.bincount(labels, minlength=len(classes))
     if not counts.all():
         name = shown(classes[int(counts.argmin())])

@@ -7,45 +7,46 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.augment.preprocessing import Preprocessing
 from sla.backbones import find_weights
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError, MissingExtraError
 from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
 from sla.runs.defaults import check_device, same_source
-from sla.sampling.episodes import Episodes
-from sla.tasks.classifier.build import make_eval_pipeline
-from sla.tasks.classifier.run import open_run, read_result
-from sla.tasks.fewshot.config import FewShotConfig, make_fewshot_config
-from sla.tasks.fewshot.evaluate import embed, episode_accuracies
+from sla.runs.run import OpenedRun
+from sla.tasks.fewshot.config import FewShotConfig
+from sla.tasks.fewshot.evaluate import evaluate_episodes
 from sla.tasks.fewshot.model import FewShotModel, build_model, load_model
 from sla.tasks.fewshot.plan import load_splits
 
 
-class FewShotRun:
-    """A finished or stopped run; `which` of its checkpoints: last or best (on the validation classes)."""
+class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
+    """A finished or stopped run with the model of a checkpoint: last, or best on the validation classes."""
 
-    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
-        self.folder = Path(folder)
-        tree, weights = open_run(self.folder, checkpoint, device, few_shot=True)
-        self.config: FewShotConfig = make_fewshot_config(tree, f"{folder}/config.yaml")
-        self.model: FewShotModel = load_model(weights, device)
+    task = "fewshot"
+    config_class = FewShotConfig
 
-    @property
-    def result(self) -> dict[str, Any]:
-        """What the run says of itself, {} before it is finished."""
-        return read_result(self.folder)
+    def _load_model(self, path: Path, device: str) -> FewShotModel:
+        return load_model(path, device)
 
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
-
-    def test_set(self, progress: Any = None) -> Dataset:
+    def test_set(self, progress: Progress = QUIET) -> Dataset:
         """The run's own test classes."""
-        test = load_splits(self.config, progress).test
+        test = (self.splits or load_splits(self.config, progress)).test
         if test is None:
             raise InputError(f"{self.folder}: its data has no test classes: say what to test on with --data")
         return test
+
+    def evaluate(
+        self, dataset: Dataset | None = None, progress: Progress = QUIET, **options: Any
+    ) -> dict[int, dict[str, np.ndarray]]:
+        """Accuracy in percent of each episode, by shot and kind of inference, on the run's own test classes.
+
+        `options` are those of `evaluate_episodes`.
+        """
+        dataset = dataset if dataset is not None else self.test_set(progress)
+        options.setdefault("workers", self.config.data.workers)
+        return evaluate_episodes(self.model, dataset, self.config.episodes, progress=progress, **options)
 
 
 # On photographs of birds nothing was better with one shot and with five: results/fewshot_pretrained.csv. The
@@ -80,15 +81,12 @@ class Pretrained:
             raise InputError(
                 f"{backbone}: no weights are published with it here; efficientnet_lite0 has some"
             )
-        self.model.about["preprocessing"] = {
-            "augment": "resized",
-            "resolution": weights.input.resolution,
-            "stored_size": weights.input.resolution * 8 // 7,
-            "mean": weights.input.mean,
-            "std": weights.input.std,
-        }
+        expected = weights.input
+        size = expected.resolution
+        seen = Preprocessing("resized", size, size * 8 // 7, expected.mean, expected.std)
+        self.model.about["preprocessing"] = seen.to_dict()
 
-    def test_set(self, progress: Any = None) -> Dataset:
+    def test_set(self, progress: Progress = QUIET) -> Dataset:
         """There is none of its own."""
         raise InputError(
             f"{self.name}: a pretrained backbone has no data of its own: say what to test on with --data"
@@ -120,38 +118,7 @@ def open_tested(
         raise InputError(f"{name}: not the folder of a run; as a pretrained backbone: {error}") from None
 
 
-def evaluate_episodes(
-    tested: Tested,
-    dataset: Dataset | None = None,
-    *,
-    shots: Sequence[int] | None = None,
-    episodes: int | None = None,
-    way: int | None = None,
-    query: int | None = None,
-    seed: int = 0,
-    progress: Any = None,
-) -> dict[int, dict[str, np.ndarray]]:
-    """Accuracy in percent of each episode, by shot and kind of inference; the same episodes for every model.
-
-    By default on the run's own test classes, with the settings of its configuration.
-    """
-    part = tested.config.episodes
-    dataset = dataset if dataset is not None else tested.test_set(progress)
-    named = ("--way", "--shot", "--query")
-    kinds = {
-        shot: Episodes(dataset, way or part.way, shot, query or part.test_query, seed, named)
-        for shot in shots or part.test_shots
-    }
-    tick = (lambda done, total: progress("embedding test images", done, total)) if progress else None
-    workers = tested.config.data.workers
-    embedded = embed(
-        tested.model, dataset, make_eval_pipeline(tested.model.about), workers=workers, tick=tick
-    )
-    count = episodes or part.test_episodes
-    return {shot: episode_accuracies(tested.model, embedded, some, count) for shot, some in kinds.items()}
-
-
-def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: Any = None) -> Dataset:
+def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: Progress = QUIET) -> Dataset:
     """The test part of other data, read as this model's images are; all classes where it has none.
 
     Of data that runs of `seen` learnt from, the classes that they were not shown.
@@ -162,7 +129,7 @@ def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: 
     if len(parts) > 1:
         raise InputError(f"{data}: these runs learnt from different classes of it: name data new to both")
     way, seed = parts.pop() if parts else (None, 0)
-    size = tested.model.about["preprocessing"]["stored_size"]
+    size = tested.model.preprocessing.stored_size
     splits = load_class_splits(
         data, way, seed=seed, root=own.root, size=size, on_bad_image=own.on_bad_image, progress=progress
     )

@@ -9,13 +9,14 @@ from torch import Tensor
 from sla.images.store import Dataset
 from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
+from sla.runs.plan import Plan
+from sla.runs.preprocessing import preprocessing_of
+from sla.runs.weights import load_backbone
 from sla.sampling.episodes import Episodes
 from sla.sampling.loader import Batch, EpisodeLoader
-from sla.tasks.classifier.build import build_pipelines, describe_preprocessing, load_backbone
 from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import embed, episode_accuracies
 from sla.tasks.fewshot.model import FewShotModel, build_model, load_model, save_model
-from sla.tasks.fewshot.plan import FewShotPlan
 
 
 class FewShotTrainer(Loop):
@@ -24,7 +25,7 @@ class FewShotTrainer(Loop):
     model: FewShotModel
     config: FewShotConfig
 
-    def __init__(self, plan: FewShotPlan, folder: Path) -> None:
+    def __init__(self, plan: Plan[FewShotConfig], folder: Path) -> None:
         config, part, self.plan = plan.config, plan.config.episodes, plan
         assert part.per_step is not None
         self.per_step = part.per_step
@@ -39,7 +40,6 @@ class FewShotTrainer(Loop):
             inferences=model.inferences,
             headline=model.inferences[-1],
         )
-        self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.episodes = Episodes(plan.train, part.way, part.shot, part.query, config.run.seed)
         self.targets = [
             torch.arange(part.way, device=self.device).repeat_interleave(count).expand(self.per_step, -1)
@@ -100,10 +100,10 @@ class FewShotTrainer(Loop):
         return saved.about["classes"], saved.state_dict()
 
 
-def build_first_model(plan: FewShotPlan, first: bool = True) -> FewShotModel:
+def build_first_model(plan: Plan[FewShotConfig], first: bool = True) -> FewShotModel:
     """A new model, its random weights from the seed, its first weights where they are asked for.
 
-    Not `first`: it goes on from a checkpoint, and needs none.
+    Not `first`: it resumes from a checkpoint and needs none.
     """
     config = plan.config
     about = {
@@ -114,7 +114,7 @@ def build_first_model(plan: FewShotPlan, first: bool = True) -> FewShotModel:
         "views": config.method.views,
         "reading": config.model.reading,
         "classes": list(plan.train.classes),
-        "preprocessing": describe_preprocessing(config),
+        "preprocessing": preprocessing_of(config).to_dict(),
     }
     weights = (config.model.weights or "none") if first else "none"
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,3 @@
+"""Training recipes as data (`recipes.yaml`): settings by name, at three scales."""
+
+SCALES = ("smoke", "small", "paper")

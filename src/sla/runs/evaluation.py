@@ -1,0 +1,47 @@
+"""A dataset through a model in eval mode, batch by batch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from sla.images.store import Dataset
+from sla.progress import QUIET, Progress
+from sla.runs.distributed import Group
+from sla.sampling.loader import Batch, EvalLoader
+
+ALONE = Group()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode, inside the block; each of its modules returns to its own mode after it."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def iterate_eval(
+    model: nn.Module,
+    dataset: Dataset,
+    batch_size: int = 128,
+    workers: int = 0,
+    progress: Progress = QUIET,
+    what: str = "evaluating images",
+    group: Group = ALONE,
+) -> Iterator[Batch]:
+    """The images of a dataset on the model's device, while the model is in eval mode.
+
+    `what` is the name of this pass for `progress`.
+    """
+    device, done = next(model.parameters()).device, 0
+    part = {"rank": group.rank, "world_size": group.world_size}
+    with evaluating(model):
+        for batch in EvalLoader(dataset, batch_size, workers=workers, device=device, **part):
+            yield batch
+            done += len(batch.images)
+            progress.advance(what, done, len(dataset))

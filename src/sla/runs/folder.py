@@ -1,0 +1,119 @@
+"""A run is a folder: locking it, and reading what is in it."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from sla.disk import exclusive
+from sla.errors import InputError, shown
+from sla.runs.checkpoint import WEIGHTS, find_checkpoint, remove_unfinished
+from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
+
+CONFIG, RESULT = "config.yaml", "result.json"
+FIRST_STAGE = "train"
+# Fitted ones are from 1/20 to 20.
+Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
+TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
+# By checkpoint: its step, and by split and inference (a few-shot run: by shot and inference) the scores.
+Scores = dict[str, float | None]
+ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
+
+Tree = TypeVar("Tree", bound=TrainingConfig)
+
+
+def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
+    """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
+    # A run that failed before its first checkpoint is no run: its place is free again.
+    unfinished = {".lock", CONFIG, "metrics.csv", "tensorboard"}
+    taken = folder.is_dir() and any(entry.name not in unfinished for entry in folder.iterdir())
+    if taken and not resume:
+        raise InputError(f"{folder}: exists already; continue it with --resume, or choose another --out")
+    if resume and not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: no run to resume: no {CONFIG} in it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(exclusive(folder / ".lock", wait=False))
+    except BlockingIOError:
+        raise InputError(f"{folder}: in use by another process") from None
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    stack.callback(_remove_if_unused, folder)
+    for checkpoints in (folder / "checkpoint", *folder.glob("*/checkpoint")):
+        remove_unfinished(checkpoints)
+    if not resume:
+        (folder / "metrics.csv").unlink(missing_ok=True)
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """A run that could not even start leaves nothing behind."""
+    if [entry.name for entry in folder.iterdir()] == [".lock"]:
+        (folder / ".lock").unlink()
+        folder.rmdir()
+
+
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run, not yet validated."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder}: not a run: no {CONFIG} in it")
+    return read_config(folder / CONFIG)
+
+
+def refuse_differences(stored: Tree, config: Tree, folder: Path) -> None:
+    """A resumed run keeps its configuration: keys given now must have the values that it has."""
+    given = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    merged = validate(type(stored), _merge(stored.model_dump(mode="json"), given), str(folder))
+    chosen = config.chosen_at_start()
+    different = [line for line in differing_keys(merged, stored) if line.partition(":")[0] not in chosen]
+    if different:
+        raise InputError(f"{folder}: cannot resume with another configuration: {'; '.join(different)}")
+
+
+def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The tree with the given values in place of its own, branch by branch."""
+    merged = dict(tree)
+    for key, value in given.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
+    return merged
+
+
+def stage_folder(folder: Path, stage: str) -> Path:
+    """Where a stage of a run keeps its checkpoints and metrics: the first one in the run's own folder."""
+    return folder if stage == FIRST_STAGE else folder / stage
+
+
+def find_model_file(folder: Path, checkpoint: str, stage: str = FIRST_STAGE) -> Path:
+    """The model of one of a run's checkpoints: last or best."""
+    found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", checkpoint)
+    if found is None:
+        raise InputError(f"{folder}: this run has no {checkpoint} checkpoint")
+    return found / WEIGHTS
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run, {} before it is finished; refused when it is damaged."""
+    path = folder / RESULT
+    if not path.is_file():
+        return {}
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result, dict):
+            raise ValueError
+        TEMPERATURES.validate_python(result.get("temperatures", {}))
+        ACCURACIES.validate_python(result.get("accuracies"))
+    except (ValueError, ValidationError, RecursionError):
+        raise InputError(
+            f"{shown(path)}: damaged; resuming the run (--resume --out {shown(folder)}) writes it again"
+        ) from None
+    return result
+
+
+def has_result(folder: Path) -> bool:
+    """Whether the run has a readable result: resuming must not change what it says about cost and command."""
+    try:
+        return bool(read_result(folder))
+    except InputError:
+        return False

@@ -1,0 +1,20 @@
+"""What a run will do, complete before its first step."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sla.images.store import Dataset
+from sla.runs.config import TrainingConfig
+
+C_co = TypeVar("C_co", bound=TrainingConfig, covariant=True)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[C_co]):
+    """A resolved configuration, the images it trains on, and the reasons for what was chosen."""
+
+    config: C_co
+    train: Dataset
+    val: Dataset | None
+    test: Dataset | None
+    reasons: tuple[str, ...]

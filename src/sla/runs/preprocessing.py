@@ -1,0 +1,35 @@
+"""What images go through before a model sees them: built from a configuration, or from a model's file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sla.augment.ops import Pipeline
+from sla.augment.pipelines import train_pipeline
+from sla.augment.preprocessing import Preprocessing
+from sla.images.files import FileImages
+from sla.runs.config import TrainingConfig
+
+
+def preprocessing_of(config: TrainingConfig) -> Preprocessing:
+    """The preprocessing of a resolved configuration."""
+    model, stored = config.model, config.data.stored_size
+    return Preprocessing(config.augment or "none", model.resolution, stored, model.mean, model.std)  # type: ignore[arg-type]
+
+
+def read_preprocessing(about: dict[str, Any]) -> Preprocessing:
+    """The preprocessing that a model's file has."""
+    return Preprocessing.from_dict(about.get("preprocessing"))
+
+
+def file_images(preprocessing: Preprocessing, files: Sequence[str | Path]) -> FileImages:
+    """Image files, read as the training images were."""
+    stored = preprocessing.stored_size
+    return FileImages([str(file) for file in files], (stored, stored))
+
+
+def build_pipelines(config: TrainingConfig) -> tuple[Pipeline, Pipeline]:
+    """What training images and test images go through."""
+    seen = preprocessing_of(config)
+    training = train_pipeline(seen.augment, seen.resolution, seen.mean, seen.std, config.policies)
+    return training, seen.eval_pipeline()

@@ -1,0 +1,56 @@
+"""What every opened run offers, whatever its task."""
+
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from torch import nn
+
+from sla.errors import InputError, shown
+from sla.images.store import Splits
+from sla.runs.config import TrainingConfig, task_name, validate
+from sla.runs.defaults import check_device
+from sla.runs.folder import CONFIG, FIRST_STAGE, find_model_file, read_result, read_run_config
+
+C = TypeVar("C", bound=TrainingConfig)
+M = TypeVar("M", bound=nn.Module)
+
+
+class OpenedRun(Generic[C, M]):
+    """A finished or stopped run with the model of one of its checkpoints, last or best.
+
+    A subclass names its task and the class of its configuration, and reads its model.
+    """
+
+    task: ClassVar[str]
+    config_class: ClassVar[type[TrainingConfig]]
+    stage: ClassVar[str] = FIRST_STAGE  # the one whose model is opened
+    config: C
+    model: M
+
+    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
+        self.folder, self.checkpoint = Path(folder), checkpoint
+        check_device(device)
+        tree = read_run_config(self.folder)
+        if task_name(tree) != self.task:
+            other = task_name(tree)
+            raise InputError(
+                f"{shown(self.folder)}: a run of task {other}; this needs one of task {self.task}"
+            )
+        weights = find_model_file(self.folder, checkpoint, self.stage)
+        self.config = validate(self.config_class, tree, f"{folder}/{CONFIG}")  # type: ignore[assignment]
+        self.model = self._load_model(weights, device)
+        self.result: dict[str, Any] = read_result(self.folder)
+        self.splits: Splits | None = None  # its images, while a run that has just ended still has them
+
+    def _load_model(self, path: Path, device: str) -> M:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end and has a result."""
+        return bool(self.result)

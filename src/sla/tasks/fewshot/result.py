@@ -1,0 +1,55 @@
+"""The result of a few-shot run: accuracies over episodes, cost, and where it comes from."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sla.progress import Progress
+from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
+from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes
+from sla.tasks.fewshot.model import load_model
+from sla.tasks.fewshot.trainer import FewShotTrainer
+
+
+def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
+    """Test accuracies by checkpoint, shot and kind of inference, and what they cost. Test chooses nothing."""
+    plan, config = trainer.plan, trainer.config
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress)) if plan.test else {}
+    splits = (("train", plan.train), ("val", plan.val), ("test", plan.test))
+    return {
+        "task": "few-shot",
+        "headline": trainer.model.inferences[-1],
+        "accuracies": {name: {"step": step, "test": tested} for name, (step, tested) in found.items()},
+        "val": {"step": trainer.position.best_step, "accuracy": trainer.position.best_accuracy}
+        if plan.val
+        else None,
+        "episodes": {"test": config.episodes.test_episodes, "way": config.episodes.way},
+        "seed": config.run.seed,
+        "classes": {name: part.num_classes for name, part in splits if part is not None},
+        "cost": _cost(trainer),
+        **describe_origin(),
+    }
+
+
+def _evaluate(
+    trainer: FewShotTrainer, progress: Progress, checkpoint: str, weights: Path
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By shot and kind: the mean over test episodes, and half the width of its 95% interval."""
+    assert trainer.plan.test is not None
+    model, config = load_model(weights, trainer.device), trainer.config
+    workers = config.data.workers
+    found = evaluate_episodes(model, trainer.plan.test, config.episodes, workers=workers, progress=progress)
+    described: dict[str, dict[str, dict[str, float]]] = {}
+    for shot, kinds in found.items():
+        described[str(shot)] = {}
+        for kind, values in kinds.items():
+            interval = episode_interval(values)
+            described[str(shot)][kind] = {"top1": interval.mean, "ci95": interval.high - interval.mean}
+    return described
+
+
+def _cost(trainer: FewShotTrainer) -> dict[str, Any]:
+    part, views = trainer.config.episodes, len(trainer.model.views)
+    episodes = trainer.steps * trainer.per_step
+    seen = episodes * part.way * (part.shot + part.query) * views
+    return {"episodes": episodes} | describe_cost(trainer, seen, trainer.model.inferences, views)

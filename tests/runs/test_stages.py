@@ -1,0 +1,149 @@
+"""A run of several stages, by a task made up for it: stopped anywhere, it resumes to the same bytes."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import pytest
+
+from sla.errors import InputError
+from sla.progress import Progress
+from sla.runs.checkpoint import find_checkpoint
+from sla.runs.defaults import override
+from sla.runs.signals import StoppedError
+from sla.runs.stages import Stage
+from sla.session import fit, open_run, train
+from sla.tasks import registry
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.plan import make_plan
+from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.task import Task
+
+SECOND_STEPS = 4
+TREE = {
+    "task": "twice",
+    "data": {"source": "digits", "workers": 0},
+    "model": {"backbone": "convnet4", "options": {"width": 4}},
+    "method": {"name": "baseline"},
+    "run": {"iterations": 6, "batch_size": 16, "evaluations": 2, "compile": False},
+}
+
+
+class TwiceConfig(ClassifierConfig):
+    task: Literal["twice"] = "twice"
+
+
+class TwiceRun(Run):
+    task = "twice"
+    config_class = TwiceConfig
+    stage = "linear"
+
+
+class Builder:
+    """Trains a classifier, then new heads on its frozen backbone; keeps which loops were built."""
+
+    def __init__(self):
+        self.built = []
+
+    def stages(self, plan, group):
+        return [
+            Stage("train", 6, partial(self.build, "train", plan, group)),
+            Stage("linear", SECOND_STEPS, partial(self.build, "linear", plan, group)),
+        ]
+
+    def build(self, name, plan, group, folder):
+        self.built.append(name)
+        if name == "linear":
+            config = override(plan.config, "model", weights=str(folder.parent))
+            config = override(config, "optimizer", frozen=0.9)
+            plan = replace(plan, config=override(config, "run", iterations=SECOND_STEPS))
+        return Trainer(plan, folder, group)
+
+
+def make_result(loop, progress):
+    return {"accuracies": {"last": {"step": loop.position.step}}}
+
+
+class StopAtCall(Progress):
+    """Asks to stop after so many steps, counted over all stages."""
+
+    def __init__(self, stop_at, calls):
+        self.stop, self.left = stop_at(0), calls
+
+    def step(self, done, total, metrics):
+        self.left -= 1
+        if self.left == 0:
+            self.stop.step(0, total, metrics)
+
+
+@pytest.fixture
+def task(monkeypatch):
+    """The stages of a task that is registered for the test."""
+    builder = Builder()
+    made = Task("twice", TwiceConfig, TwiceRun, make_plan, builder.stages, make_result)
+    monkeypatch.setitem(registry.TASKS, "twice", made)
+    return builder
+
+
+def files_of(folder):
+    """Weights and metrics of both stages."""
+    found = []
+    for part in (folder, folder / "linear"):
+        found += [
+            (find_checkpoint(part / "checkpoint", kind) / "weights.safetensors").read_bytes()
+            for kind in ("last", "best")
+        ]
+        found.append((part / "metrics.csv").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("steps", "where", "built_again"),
+    [
+        (3, "stopped after step 3 of 6; ", ["train", "linear"]),
+        (6, "stopped after stage train; ", ["linear"]),
+        (8, "stopped after step 2 of 4 of stage linear; ", ["linear"]),
+    ],
+    ids=["in the first", "between", "in the second"],
+)
+def test_stopped_anywhere_it_resumes_to_the_same_bytes(task, tmp_path, stop_at, steps, where, built_again):
+    config = registry.make_config(TREE)
+    whole = train(config, tmp_path / "whole")
+    assert isinstance(whole, TwiceRun)
+    assert whole.model.about["step"] == SECOND_STEPS
+    with pytest.raises(StoppedError) as error:
+        train(config, tmp_path / "run", progress=StopAtCall(stop_at, steps))
+    assert str(error.value).startswith(where + "to continue: sla train --resume --out ")
+    assert not (tmp_path / "run" / "result.json").exists()
+    task.built.clear()
+    run = train(config, tmp_path / "run", resume=True)
+    assert task.built == built_again
+    assert files_of(run.folder) == files_of(whole.folder)
+    assert run.is_finished
+    config_text = (run.folder / "config.yaml").read_text()
+    assert config_text == (whole.folder / "config.yaml").read_text()
+    assert config_text.startswith("task: twice\n")
+
+
+def test_a_finished_run_is_opened_by_its_task_and_resumed_without_doing_anything_again(task, tmp_path):
+    run = fit("digits", tmp_path / "run", config=TREE)
+    task.built.clear()
+    before = {path: path.read_bytes() for path in run.folder.rglob("*.safetensors")}
+    assert train(run.config, run.folder, resume=True).result == run.result
+    assert task.built == ["linear"]  # which the result would be made from
+    assert before == {path: path.read_bytes() for path in run.folder.rglob("*.safetensors")}
+    assert isinstance(open_run(run.folder, "best"), TwiceRun)
+    with pytest.raises(InputError, match="a run of task twice; this needs one of task classifier"):
+        Run(run.folder)
+
+
+def test_the_task_of_a_configuration_is_found(task):
+    assert registry.find_task({}).name == "classifier"
+    assert registry.find_task({"episodes": {}}).name == "fewshot"  # as the first version wrote them
+    assert registry.find_task({"task": "classifier"}).name == "classifier"
+    assert registry.with_values({}, {"task": "fewshot", "episodes.way": 3})["episodes"] == {"way": 3}
+    with pytest.raises(InputError, match=r"x\.yaml: task: no task 'fewshots', did you mean 'fewshot'\?"):
+        registry.make_config({"task": "fewshots"}, "x.yaml")
+    with pytest.raises(InputError, match="no task 3"):
+        registry.make_config({"task": 3})

@@ -1,0 +1,252 @@
+"""Whatever can be added is added in one file: the module of docs/extending.md, by command line and Python."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import sla
+from sla.errors import InputError
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
+QUICK = ["--iterations", "6", "--no-report", "--set", "run.compile=false", "--set", "run.batch_size=16"]
+TINY = ["--backbone", "convnet4", "--set", "model.options={width: 4, in_channels: 1}"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's mine.py in it."""
+    found = re.search(r"<!-- file: mine.py -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "mine.py").write_text(found[1])
+    return folder
+
+
+def call(folder, *words, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "sla", *map(str, words)], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def weights(run):
+    (found,) = Path(run).glob("checkpoint/last-*/weights.safetensors")
+    return load_file(found)
+
+
+@pytest.fixture(scope="module")
+def remembering(folder):
+    options = ["--set", "method.options={pull: 0.2}", "--set", "run.checkpoint_every=4"]
+    call(
+        folder, "train", "digits", "--out", "memory", "--method", "mine:Remembering", *TINY, *QUICK, *options
+    )
+    return folder / "memory"
+
+
+def test_a_method_with_a_memory_is_trained_saved_by_name_and_opened_only_when_allowed(folder, remembering):
+    assert "name: mine:Remembering" in (remembering / "config.yaml").read_text()
+    said = call(folder, "evaluate", "memory", code=2)
+    assert said.count("\n") == 1
+    assert "--allow mine:Remembering" in said
+    found = json.loads(call(folder, "evaluate", "memory", "--json", "--allow", "mine:Remembering"))
+    assert set(found["inference"]) == {"single", "aggregated"}
+    (state,) = remembering.glob("checkpoint/last-*/state.safetensors")
+    memory = load_file(state)["memory.scores"]
+    assert memory.shape[1] == 10
+    assert 0 < (memory != 0).any(1).sum() <= 6 * 16
+    assert not any(name.startswith("memory") for name in weights(remembering))
+
+
+def test_a_memory_is_exact_on_resume(folder, remembering, tmp_path):
+    import shutil
+
+    stopped = folder / "stopped"
+    shutil.copytree(remembering, stopped)
+    script = (
+        "import sla, sys\n"
+        "sys.path.insert(0, '.')\n"
+        "sla.allow('mine:Remembering')\n"
+        "from sla.progress import Progress\n"
+        "class Stop(Progress):\n"
+        "    def step(self, done, total, metrics):\n"
+        "        if done == 5: raise KeyboardInterrupt\n"
+        "from sla.runs.config import read_config\n"
+        "tree = read_config('memory/config.yaml')\n"
+        "try: sla.fit('digits', 'again', config=tree, progress=Stop())\n"
+        "except KeyboardInterrupt: pass\n"
+        "sla.fit('digits', 'again', config=tree, resume=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "again" / "metrics.csv").read_bytes() == (remembering / "metrics.csv").read_bytes()
+    first, second = weights(remembering), weights(folder / "again")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    states = [
+        next(run.glob("checkpoint/last-*/state.safetensors")) for run in (remembering, folder / "again")
+    ]
+    assert torch.equal(*(load_file(state)["memory.scores"] for state in states))
+
+
+def test_a_memory_is_refused_where_it_means_nothing(folder):
+    words = ["train", "digits", "--out", "mixed", "--method", "mine:Remembering", *TINY, *QUICK]
+    said = call(folder, *words, "--mix", "mixup(1.0)", code=2)
+    assert "keeps a memory of each training image" in said
+    assert "mix" in said
+
+
+def test_views_of_ones_own_from_the_command_line(folder):
+    call(
+        folder,
+        "train",
+        "digits",
+        "--out",
+        "mirror",
+        "--method",
+        "sla",
+        "--views",
+        "mine:Mirror",
+        *TINY,
+        *QUICK,
+    )
+    said = call(folder, "predict", "mirror", "mine.py", code=2)
+    assert "--allow mine:Mirror" in said
+    found = json.loads(call(folder, "evaluate", "mirror", "--json", "--allow", "mine:Mirror"))
+    assert set(found["inference"]) == {"single", "aggregated"}
+    assert weights(folder / "mirror")["heads.joint.weight"].shape[0] == 2 * 10
+
+
+def test_a_criterion_of_ones_own_is_for_training_alone(folder):
+    call(
+        folder,
+        "train",
+        "digits",
+        "--out",
+        "squared",
+        "--method",
+        "baseline",
+        "--criterion",
+        "mine:squared",
+        *TINY,
+        *QUICK,
+    )
+    plain = ["train", "digits", "--out", "plain", "--method", "baseline"]
+    call(folder, *plain, *TINY, *QUICK)
+    first, second = weights(folder / "squared"), weights(folder / "plain")
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert "single" in call(folder, "evaluate", "squared")  # nobody's code is needed for that
+
+
+def test_a_backbone_of_ones_own(folder):
+    own = ["--backbone", "mine:Small", "--set", "model.options={in_channels: 1}", "--method", "sla"]
+    call(folder, "train", "digits", "--out", "small", *own, *QUICK)
+    assert "--allow mine:Small" in call(folder, "evaluate", "small", code=2)
+    assert "aggregated" in call(folder, "evaluate", "small", "--allow", "mine:Small")
+
+
+def test_a_configuration_file_alone_imports_nothing(folder):
+    (folder / "theirs.yaml").write_text("method: {name: 'mine:Remembering'}\ndata: {source: digits}\n")
+    said = call(folder, "train", "--config", "theirs.yaml", "--out", "theirs", *TINY, *QUICK, code=2)
+    assert "mine:Remembering is code of somebody's own" in said
+    assert not (folder / "theirs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine:Absent", "mine has no 'Absent'"),
+        ("nowhere:Method", "no module 'nowhere'"),
+        ("mine:Small", "must be a subclass of sla.Method"),
+    ],
+)
+def test_wrong_names_get_one_line(folder, name, words):
+    said = call(folder, "train", "digits", "--out", "wrong", "--method", name, *QUICK, code=2)
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
+    """What a file of the package would do; the registry and the keys are put back afterwards."""
+    from dataclasses import dataclass
+
+    from sla.methods import METHODS, option, register_method
+
+    try:
+
+        @register_method("halved")
+        @dataclass(frozen=True)
+        class Halved(sla.Baseline):
+            factor: float = option(0.5, "of the loss", ge=0)
+
+            def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+                losses = super().losses(heads, features, target, context)
+                return losses | {"loss": self.factor * losses["loss"]}
+
+        method = sla.create_method("halved", factor=0.25)
+        with pytest.raises(InputError, match="method 'halved' has no option 'factr', did you mean 'factor'"):
+            sla.create_method("halved", factr=1)
+        images, targets = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])
+        torch.manual_seed(0)
+        model = sla.create("convnet4", 3, method, width=4).eval()
+        torch.manual_seed(0)
+        plain = sla.create("convnet4", 3, sla.Baseline(), width=4).eval()
+        torch.testing.assert_close(model(images, targets)["loss"], 0.25 * plain(images, targets)["loss"])
+    finally:
+        METHODS.pop("halved", None)
+
+
+class Whitened(nn.Module):
+    """A backbone whose first layer is made from training images, and that follows the steps."""
+
+    num_features = 4
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.layer = nn.Linear(64, 4)
+        self.calls = []
+
+    def init_from_data(self, images):
+        self.mean.copy_(images.mean())
+        self.seen.copy_(torch.tensor(len(images)))
+
+    def on_step(self, step, steps):
+        self.calls.append((step, steps))
+
+    def forward(self, input):
+        return self.layer((input - self.mean).flatten(1))
+
+
+def test_the_hooks_are_found_on_any_module_and_called_by_a_run(tmp_path, monkeypatch):
+    from sla.backbones import _FACTORIES, register
+
+    made = []
+
+    @register("whitened")
+    def whitened(name, *, in_channels=3):
+        made.append(Whitened())
+        return made[-1]
+
+    try:
+        run = sla.fit(
+            "digits",
+            tmp_path / "run",
+            model__backbone="whitened",
+            run__iterations=3,
+            run__compile=False,
+            method__name="baseline",
+        )
+    finally:
+        _FACTORIES.pop("whitened")
+    assert run.model.backbone.seen > 0
+    assert run.model.backbone.mean != 0
+    trained = max(made, key=lambda module: len(module.calls))
+    assert [step for step, _ in trained.calls] == [0, 1, 2, 3]
+    assert {steps for _, steps in trained.calls} == {3}
