@@ -9,10 +9,9 @@ import re
 import textwrap
 from pathlib import Path
 
-from sla.tasks.registry import TASKS
-
 import sla
 from sla.runs.config import describe_keys
+from sla.tasks.registry import TASKS
 
 FOLDER = Path(__file__).parent
 NOTE = "Made by `python docs/generate.py`; not edited by hand."
