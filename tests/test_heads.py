@@ -120,3 +120,12 @@ def test_new_heads_start_as_torch_linear_layers_do():
 def test_wrong_heads_are_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_a_cosine_head_starts_with_rows_of_length_one_also_when_it_grows():
+    torch.manual_seed(0)
+    head = sla.JointHead(7, 5, 4, kind="cosine")
+    torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(20))
+    head.grow(2)
+    torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(28))
+    assert head.weight.requires_grad

@@ -37,7 +37,7 @@ class JointHead(nn.Module):
         self.in_features, self.num_classes, self.num_views = in_features, num_classes, num_views
         self.kind, self.scale = kind, scale
         rows = num_classes * num_views
-        self.weight = nn.Parameter(_new_rows(torch.empty(rows, in_features)))
+        self.weight = nn.Parameter(self._new_weights(torch.empty(rows, in_features)))
         self.bias: nn.Parameter | None = None
         if kind == "linear":
             self.bias = nn.Parameter(_new_rows(torch.empty(rows), in_features))
@@ -84,12 +84,18 @@ class JointHead(nn.Module):
         if not is_whole(num_new, 1):
             raise InputError(f"a head grows by at least one class, a whole number, not {num_new!r}")
         rows = num_new * self.num_views
-        new = _new_rows(self.weight.new_empty(rows, self.in_features))
+        new = self._new_weights(self.weight.new_empty(rows, self.in_features))
         self.weight = nn.Parameter(torch.cat([self.weight, new]), requires_grad=self.weight.requires_grad)
         if self.bias is not None:
             new = _new_rows(self.bias.new_empty(rows), self.in_features)
             self.bias = nn.Parameter(torch.cat([self.bias, new]), requires_grad=self.bias.requires_grad)
         self.num_classes += num_new
+
+    def _new_weights(self, rows: Tensor) -> Tensor:
+        """As torch.nn.Linear's; rows of length 1 for a cosine head, whose step is one of the angle then."""
+        if self.kind == "linear":
+            return _new_rows(rows)
+        return F.normalize(nn.init.uniform_(rows, -1, 1), dim=1)
 
     def extra_repr(self) -> str:
         """For print(model)."""

@@ -40,13 +40,16 @@ def test_counts(depth, width, millions):
 
 
 def test_biases_of_convolutions():
-    found = count_parameters(with_classes("wrn40_2", 10, conv_bias=True))
+    found = count_parameters(with_classes("wrn40_2", 10, variant="fast-autoaugment"))
     assert found == count_by_hand(40, 2, 10, bias=1)
 
 
-def test_against_plain_functions():
+@pytest.mark.parametrize("public", [False, True])
+def test_against_plain_functions(public):
+    """The original network, and Fast AutoAugment's: strides, shortcuts and biases differ."""
     torch.manual_seed(0)
-    backbone = create_backbone("wrn10_1", in_channels=2, conv_bias=True)
+    variant = "fast-autoaugment" if public else "original"
+    backbone = create_backbone("wrn10_1", in_channels=2, variant=variant)
     for parameter in backbone.parameters():
         nn.init.normal_(parameter, std=0.3)
     images = torch.randn(3, 2, 9, 11)
@@ -54,27 +57,37 @@ def test_against_plain_functions():
 
     def conv(hidden, name, stride):
         weight = state[f"{name}.weight"]
-        return F.conv2d(hidden, weight, state[f"{name}.bias"], stride, padding=weight.shape[-1] // 2)
+        return F.conv2d(hidden, weight, state.get(f"{name}.bias"), stride, padding=weight.shape[-1] // 2)
 
     def active(hidden, name):
         mean, variance = hidden.mean((0, 2, 3), keepdim=True), hidden.var((0, 2, 3), False, keepdim=True)
         scale, shift = (state[f"{name}.{part}"][:, None, None] for part in ("weight", "bias"))
         return torch.relu((hidden - mean) / (variance + 1e-5).sqrt() * scale + shift)
 
+    assert ("conv1.bias" in state) is public
     hidden = conv(images, "conv1", 1)
     for number, stride in enumerate((1, 2, 2)):
         block = f"blocks.{number}"
+        strides = (1, stride) if public else (stride, 1)
         first = active(hidden, f"{block}.bn1")
-        inner = conv(active(conv(first, f"{block}.conv1", stride), f"{block}.bn2"), f"{block}.conv2", 1)
-        hidden = inner + (hidden if number == 0 else conv(first, f"{block}.shortcut", stride))
+        inner = active(conv(first, f"{block}.conv1", strides[0]), f"{block}.bn2")
+        inner = conv(inner, f"{block}.conv2", strides[1])
+        seen = hidden if public else first
+        hidden = inner + (hidden if number == 0 else conv(seen, f"{block}.shortcut", stride))
     expected = active(hidden, "bn")
     assert expected.shape == (3, 64, 3, 3)
     torch.testing.assert_close(backbone.forward_features(images), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(backbone(images), expected.flatten(2).mean(2), rtol=1e-4, atol=1e-4)
 
 
+def test_the_public_network_starts_as_torch_does():
+    torch.manual_seed(0)
+    weight = create_backbone("wrn10_1", variant="fast-autoaugment").blocks[2].conv2.weight
+    assert weight.abs().max() <= (weight[0].numel()) ** -0.5  # uniform within 1 / sqrt(fan in)
+
+
 def test_momentum_of_batch_norm():
-    backbone = create_backbone("wrn10_1", norm_momentum=0.9).train()
+    backbone = create_backbone("wrn10_1", variant="fast-autoaugment").train()
     images = torch.randn(4, 3, 8, 8)
     backbone(images)
     seen = backbone.conv1(images).mean((0, 2, 3))
@@ -101,7 +114,7 @@ def test_depths_and_widths_that_are_none(name):
         create_backbone(name)
 
 
-@pytest.mark.parametrize("option", [{"dropout": 1.0}, {"dropout": -0.1}, {"norm_momentum": 0.0}])
+@pytest.mark.parametrize("option", [{"dropout": 1.0}, {"dropout": -0.1}, {"variant": "public"}])
 def test_options_out_of_range(option):
     with pytest.raises(InputError, match=f"{next(iter(option))} of backbone 'wrn10_1'"):
         create_backbone("wrn10_1", **option)

@@ -88,8 +88,8 @@ def test_later_layers_win_and_the_scale_wins_over_all():
 
 
 def test_the_settings_of_one_caller_are_not_those_of_the_next():
-    recipe_settings("cifar10_wrn")["model.options"]["conv_bias"] = False
-    assert recipe_settings("cifar10_wrn")["model.options"]["conv_bias"] is True
+    recipe_settings("cifar10_wrn")["model.options"]["variant"] = "original"
+    assert recipe_settings("cifar10_wrn")["model.options"]["variant"] == "fast-autoaugment"
 
 
 def test_unknown_names_are_refused():

@@ -53,8 +53,9 @@ def test_episodes_and_schedule(name):
     assert config.method.name == ("ridge" if ridge else "protonet")
     assert config.run.iterations == 60_000
     assert (part.learning_rate, part.momentum, part.nesterov, part.weight_decay) == (0.1, 0.9, True, 5e-4)
-    rates = {0: 0.1, 19_999: 0.1, 20_000: 0.006, 39_999: 0.006, 40_000: 0.0012}
-    rates |= {49_999: 0.0012, 50_000: 0.00024, 59_999: 0.00024}
+    # Public code steps the schedule before epoch e = 1, 2, ...: factors 1, 0.06, ... from e = 20, 40, 50 on.
+    rates = {0: 0.1, 18_999: 0.1, 19_000: 0.006, 38_999: 0.006, 39_000: 0.0012}
+    rates |= {48_999: 0.0012, 49_000: 0.00024, 59_999: 0.00024}
     found = {step: 0.1 * rate_factor(part, step, 60_000) for step in rates}
     assert found == pytest.approx(rates)
 

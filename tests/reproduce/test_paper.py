@@ -8,6 +8,7 @@ import pytest
 
 from sla.errors import InputError
 from sla.recipes import SCALES
+from sla.recipes.load import config_settings
 from sla.reproduce import paper
 from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
@@ -197,7 +198,7 @@ def test_settings_are_a_configuration(name, scale):
         if row.kind in ("toy", "fewshot", "not-run"):  # with keys of their own
             continue
         settings = cell_settings(row, column, scale)
-        config = make_config(with_values({}, settings))
+        config = make_config(with_values({}, config_settings(settings)))
         assert (config.data.source == "digits") == (scale == "smoke")
 
 

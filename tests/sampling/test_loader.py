@@ -115,8 +115,9 @@ def test_random_sampling_draws_every_batch_afresh():
     indices = torch.stack([batch.indices for batch in batches])
     counts = torch.bincount(indices.flatten(), minlength=10)
     assert (counts - 400).abs().max() < 100  # evenly
-    repeats = sum(len(set(row.tolist())) < 8 for row in indices)
-    assert repeats > 450  # with replacement: 1 - 10!/2!/10^8 = 98% of batches repeat an image
+    assert all(len(set(row.tolist())) == 8 for row in indices)  # none repeats within a batch
+    large = next(iter(TrainLoader(make_dataset(3), 8, seed=1, steps=1, sampling="random")))
+    assert set(large.indices.tolist()) <= {0, 1, 2}  # where there are too few, they must
     assert len({tuple(row.tolist()) for row in indices}) == 500
 
 

@@ -95,9 +95,8 @@ def cut_boxes(lam: Tensor, place: Tensor, height: int, width: int) -> tuple[Tens
     """
     sides = torch.tensor([height, width])
     cut = ((1 - lam).sqrt()[:, None] * sides).long()
-    start = (place * sides).long() - cut // 2
-    end = (start + cut).clamp(min=0).minimum(sides)
-    start = start.clamp(min=0)
+    centre = (place * sides).long()  # half the side to each side of it, rounded down, as public code has it
+    start, end = (centre - cut // 2).clamp(min=0), (centre + cut // 2).minimum(sides)
     area = (end - start).prod(1)
     return torch.cat([start, end], 1), (1 - area.double() / (height * width)).float()
 

@@ -1,5 +1,6 @@
 """The settings of a recipe by its name, as flat dotted keys of the configuration."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
@@ -12,6 +13,7 @@ from sla.errors import InputError, nearest
 from sla.recipes import SCALES
 
 Settings = dict[str, Any]
+VERSION = "recipe.version"  # a part of what names a run, not a key of its configuration
 OWN_DATA = ("data.source", "data.long_tail_max", "model.mean", "model.std")  # of no use with other images
 
 
@@ -22,9 +24,11 @@ class Entry(BaseModel):
 
     kind: Literal["train", "fewshot", "toy"] = Field("train", description="which command or job uses it")
     cost: float | None = Field(None, description="FLOP of training at paper scale, with one view")
+    version: int = Field(1, description="raised when a fix changes its numbers but not its settings")
     expected: str = Field("unknown", description="what the paper prints for it, in percent")
     extends: tuple[str, ...] = Field((), description="families whose settings come first, in this order")
     set: Settings = {}
+    paper: Settings = {}
     small: Settings = {}
     smoke: Settings = {}
 
@@ -60,12 +64,23 @@ def recipe_settings(name: str, scale: str = "paper", data: str | None = None) ->
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
     layers, settings = _layers(recipe(name)), Settings()
-    for part in ("set",) if scale == "paper" else ("set", scale):
+    for part in ("set", scale):
         for layer in layers:
             settings |= flatten(getattr(layer, part))
     if data is not None and data != settings["data.source"]:
         settings = {key: value for key, value in settings.items() if key not in OWN_DATA}
     return deepcopy(settings)
+
+
+def recipe_version(name: str) -> Settings:
+    """The version of a recipe as a setting; {} for the first, so that its runs keep their names."""
+    version = max(layer.version for layer in _layers(recipe(name)))
+    return {VERSION: version} if version > 1 else {}
+
+
+def config_settings(settings: Mapping[str, Any]) -> Settings:
+    """The settings that are keys of a configuration."""
+    return {key: value for key, value in settings.items() if key != VERSION}
 
 
 def flatten(tree: Settings) -> Settings:

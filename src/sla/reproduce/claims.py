@@ -56,7 +56,7 @@ def _growth(row: str) -> Contrast:
 def claims() -> list[Claim]:
     """All claims, in the order of the paper."""
     smaller = ("m1", "m2-ag", "m4-ag", "m3-ag", "m6-ag", "m6-composed-ag")
-    strong = ("cutout", "autoaugment", "own", "cutmix")
+    strong = ("cutout", "autoaugment", "fastautoaugment", "cutmix")
     return [
         Claim(
             "Under rotation, data augmentation and multi-task learning are both below the baseline",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sla.errors import InputError, nearest
 from sla.recipes import SCALES
-from sla.recipes.load import Settings, recipe_settings
+from sla.recipes.load import Settings, recipe_settings, recipe_version
 from sla.reproduce.paper import Column, Experiment, Row, experiment
 
 MEMBERS = 4  # models of an ensemble
@@ -94,7 +94,8 @@ def jobs_of(cells: Iterable[Cell]) -> list[Job]:
 
 def cell_settings(row: Row, column: Column, scale: str) -> Settings:
     """The settings of a cell: its recipe (the column's, with the row's suffix), then column, then row."""
-    return recipe_settings(column.recipe + row.suffix, scale) | column.set | row.set
+    name = column.recipe + row.suffix
+    return recipe_settings(name, scale) | recipe_version(name) | column.set | row.set
 
 
 def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job:

@@ -10,6 +10,7 @@ import torch
 
 from sla.disk import exclusive, replacing
 from sla.progress import QUIET, Progress, StepsOnly
+from sla.recipes.load import config_settings
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
 from sla.runs.result import describe_origin
@@ -70,7 +71,7 @@ def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.session import train
 
     folder = folder_of(job, out)
-    config = make_config(with_values({}, dict(job.settings) | {"run.seed": job.seed}))
+    config = make_config(with_values({}, config_settings(job.settings) | {"run.seed": job.seed}))
     resume = (folder / "config.yaml").is_file()
     result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
     accuracies = result["accuracies"]
@@ -146,7 +147,7 @@ def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.session import train
 
     folder = folder_of(job, out)
-    tree = with_values({"task": "fewshot"}, dict(job.settings) | {"run.seed": job.seed})
+    tree = with_values({"task": "fewshot"}, config_settings(job.settings) | {"run.seed": job.seed})
     resume = (folder / "config.yaml").is_file()
     result = train(make_config(tree), folder, resume=resume, progress=StepsOnly(progress)).result
     more = {

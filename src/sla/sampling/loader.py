@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from sla.errors import InputError, SLAError, nearest
 from sla.images.store import ArrayImages, Dataset, Pixels
-from sla.sampling.draws import Draws, generator
+from sla.sampling.draws import Draws, generator, seed_of
 from sla.sampling.episodes import Episodes
 
 SAMPLINGS = ("epochs", "random")
@@ -54,7 +54,7 @@ class TrainLoader:
 
     sampling "epochs": the stream is one seeded permutation of the dataset after another, and batch s is its
     positions s*B to (s+1)*B, so a batch is always full and may reach into the next epoch. "random": every
-    batch is a fresh sample, with replacement. `batch_size` is that of all ranks together; each takes its
+    batch is a fresh sample without repetition. `batch_size` is that of all ranks together; each takes its
     own contiguous share.
     """
 
@@ -187,9 +187,10 @@ def epoch_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> I
 
 
 def random_batches(n: int, batch_size: int, seed: int, steps: Iterable[int]) -> Iterator[np.ndarray]:
-    """For each step batch_size places of n, drawn with replacement."""
+    """For each step batch_size places of n, drawn afresh; none repeats within a batch, where n allows it."""
     for step in steps:
-        yield torch.randint(n, (batch_size,), generator=generator(seed, "sample", step)).numpy()
+        draw = np.random.default_rng(seed_of(seed, "sample", step))
+        yield draw.choice(n, batch_size, replace=batch_size > n)
 
 
 def resident(dataset: Dataset, device: torch.device | str) -> Dataset:
