@@ -79,6 +79,8 @@ class Loop(ABC):
             self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.train_pipeline, self.eval_pipeline = build_pipelines(config)
         self.memory = None if memory is None else memory.to(self.device)
+        # Those of the backbone that are not fixed by its design.
+        self.learning = [p for p in self.model.backbone.parameters() if p.requires_grad]  # type: ignore[union-attr]
         self.optimizer = build_optimizer(config.optimizer, self.model)
         ema = config.optimizer.ema
         self.average = Average(self.model, ema) if ema else None
@@ -171,10 +173,10 @@ class Loop(ABC):
     def prepare(self, frozen: bool) -> None:
         """The model ready to learn, its backbone fixed or learning too."""
         self.model.train()
-        backbone: nn.Module = self.model.backbone  # type: ignore[assignment]
-        backbone.requires_grad_(not frozen)
+        for parameter in self.learning:
+            parameter.requires_grad_(not frozen)
         if frozen:
-            backbone.eval()
+            self.model.backbone.eval()  # type: ignore[union-attr]
 
     def update(self, step: int) -> None:
         """The end of a step: the gradients that were gathered move the weights."""
