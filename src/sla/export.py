@@ -91,11 +91,7 @@ class _Inference(nn.Module):
 
 
 def export_onnx(
-    run: Exportable,
-    path: Path,
-    inference: str,
-    preprocessing: bool = False,
-    progress: Progress = QUIET,
+    run: Exportable, path: Path, inference: str, preprocessing: bool = False, progress: Progress = QUIET
 ) -> Exported:
     """Write `path`, and nothing else; its batch is dynamic.
 

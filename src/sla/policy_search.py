@@ -226,12 +226,7 @@ class _Scorer:
 
 
 def _try_candidates(
-    optuna: Any,
-    scorer: _Scorer,
-    settings: SearchSettings,
-    fold: int,
-    log: Path,
-    progress: Progress,
+    optuna: Any, scorer: _Scorer, settings: SearchSettings, fold: int, log: Path, progress: Progress
 ) -> list[dict[str, Any]]:
     """The trials of a fold: those in the log, then new ones, each written down as it ends."""
     space = _space(optuna, settings)

@@ -261,8 +261,7 @@ def _command(name: str) -> Callable[..., None]:
         out: Out = OUT,
         only: Annotated[str | None, typer.Option(help="Only the run with this key.")] = None,
         print_commands: Annotated[
-            bool,
-            typer.Option("--print-commands", help="Print one command per run, for a cluster, and stop."),
+            bool, typer.Option("--print-commands", help="Print one command per run, for a cluster, and stop.")
         ] = False,
         names: Annotated[
             bool, typer.Option("--list", help="Print the names of its rows and columns, and stop.")

@@ -33,10 +33,7 @@ class Support(NamedTuple):
 
 
 def adapt_to_folder(
-    model: FewShotModel,
-    folder: str | Path,
-    on_bad_image: OnBadImage = "refuse",
-    progress: Progress = QUIET,
+    model: FewShotModel, folder: str | Path, on_bad_image: OnBadImage = "refuse", progress: Progress = QUIET
 ) -> Support:
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
