@@ -27,11 +27,8 @@ What it gains in training: CIFAR-10 with {PER_CLASS} images a class, ResNet-8, t
 order and first weights; differences are paired, with 95% intervals. Judged on the 5,000 images that the
 search held out and never looked at; test images were not read. Made by `python benchmarks/own_policy.py` from
 [results/own_policy.csv](../results/own_policy.csv)."""
-TABLE = Table(
-    "own_policy",
-    "docs/augmentation.md",
-    ("augment", "seed", "held_out", "train_accuracy", "train_loss", "seconds", "commit"),
-)
+COLUMNS = ("augment", "seed", "held_out", "train_accuracy", "train_loss", "seconds", "commit")
+TABLE = Table("own_policy", "docs/augmentation.md", COLUMNS)
 
 
 def run_arm(augment: str, seed: int, splits: Any) -> dict[str, object]:
