@@ -38,9 +38,7 @@ def adapt_to_folder(
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(
-            f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
-        )
+        raise InputError(f"{shown(path)}: no such folder; --support has a folder of pictures for each thing")
     index = open_index(path)
     files, labels = file_images(model.preprocessing, index.paths[:]), index.targets
     if on_bad_image == "skip":
@@ -50,14 +48,10 @@ def adapt_to_folder(
     features, targets = _features(model, files, progress, "support"), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
-        warnings.warn(
-            f"{shown(path)}: one picture of each class: nothing to check or calibrate with", SLAWarning
-        )
+        warnings.warn(f"{shown(path)}: one picture of each class: nothing to calibrate with", SLAWarning)
         return Support(features, targets, index.classes, 1.0, None)
-    right = int((logits.argmax(1) == wanted).sum())
-    return Support(
-        features, targets, index.classes, cautious_temperature(logits, wanted), (right, len(wanted))
-    )
+    checked = int((logits.argmax(1) == wanted).sum()), len(wanted)
+    return Support(features, targets, index.classes, cautious_temperature(logits, wanted), checked)
 
 
 @torch.inference_mode()
@@ -111,6 +105,5 @@ def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> N
         raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
     if counts.min() < counts.max():
         each = listed([f"{shown(name)} {count}" for name, count in zip(classes, counts, strict=True)])
-        warnings.warn(
-            f"{shown(path)}: unequal shots: {each}; classes with more pictures are known better", SLAWarning
-        )
+        more = "classes with more pictures are known better"
+        warnings.warn(f"{shown(path)}: unequal shots: {each}; {more}", SLAWarning)
