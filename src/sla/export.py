@@ -33,6 +33,7 @@ TOLERANCE = 1e-4  # between the exported model's probabilities and the run's
 PICTURE_TOLERANCE = 1e-3  # the same from pictures: about one value in 100,000 is rounded the other way
 CHECKED, BATCH, ALONE = 64, 16, 8  # images it is checked on, how many at a time, and how many one by one
 NOISE = "noise images"
+BICUBIC = Image.Resampling.BICUBIC
 
 
 class Exportable(Protocol):
@@ -76,11 +77,8 @@ class _Inference(nn.Module):
 
     def __init__(self, run: Exportable, inference: str, preprocessing: bool) -> None:
         super().__init__()
-        self.model, self.inference, self.temperature = (
-            copy.deepcopy(run.model),
-            inference,
-            run.temperatures.get(inference, 1.0),
-        )
+        self.model, self.inference = copy.deepcopy(run.model), inference
+        self.temperature = run.temperatures.get(inference, 1.0)
         seen = run.preprocessing
         mean, std = torch.tensor(seen.mean), torch.tensor(seen.std)
         self.before = Preprocess(run.pipeline, seen.stored_size, mean, std) if preprocessing else None
@@ -106,9 +104,8 @@ def export_onnx(
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
     onnxruntime = _packages()
-    progress.message(
-        f"converting: {inference} inference, {'pictures' if preprocessing else 'normalised images'} in"
-    )
+    what = "pictures" if preprocessing else "normalised images"
+    progress.message(f"converting: {inference} inference, {what} in")
     module = _Inference(run, inference, preprocessing).cpu().eval()
     data = _convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
     dataset, what = _images_to_check(run)
@@ -116,11 +113,10 @@ def export_onnx(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    gap = _largest_difference(run, module, session, dataset, preprocessing, progress)
+    gap = _largest_difference(run, module, session, dataset, progress)
     if not gap <= (PICTURE_TOLERANCE if preprocessing else TOLERANCE):
-        raise SLAError(
-            f"{shown(path)}: not written: a probability of the exported model is {gap:.1e} off the run's"
-        )
+        off = f"a probability of the exported model is {gap:.1e} off the run's"
+        raise SLAError(f"{shown(path)}: not written: {off}")
     with replacing(path) as file:
         file.write(data)
     return Exported(gap, len(dataset), what)
@@ -135,10 +131,8 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
     words = f"resample it to {size} x {size}, antialiased bilinear; round"
     if isinstance(crop, CenterCrop):
         rule |= {"rule": "center_crop", "share": crop.share}
-        words = (
-            f"take the central square of the original, its side {crop.share:g} of the shorter one, from the "
-            f"squeezed picture, and resample it to {size} x {size}, antialiased bilinear; round"
-        )
+        square = f"the central square of the original, its side {crop.share:g} of the shorter one"
+        words = f"take {square}, from the squeezed picture, and {words}"
     elif isinstance(crop, CenterWindow):
         rule = {"rule": "center_window"}
         words = f"the {size} x {size} pixels in the middle; black around a smaller one"
@@ -237,8 +231,7 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
             dataset, what = found
             places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
             images, aspect = dataset.read(places)
-            names = [dataset.name(place) for place in places]
-            few = ArrayImages(images, aspect=aspect, names=names)
+            few = ArrayImages(images, aspect=aspect, names=[dataset.name(place) for place in places])
             return Dataset(few, dataset.targets[places], dataset.classes), what
     except (InputError, OSError) as error:
         why = str(error)
@@ -251,16 +244,11 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
 
 @torch.inference_mode()
 def _largest_difference(
-    run: Exportable,
-    module: _Inference,
-    session: Any,
-    dataset: Dataset,
-    preprocessing: bool,
-    progress: Progress,
+    run: Exportable, module: _Inference, session: Any, dataset: Dataset, progress: Progress
 ) -> float:
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
-    gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
-    for done, given, seen in batches:
+    gap, batches = torch.zeros(()), _normalised if module.before is None else _pictures
+    for done, given, seen in batches(run, dataset):
         expected = (module.model.logits(seen, module.inference) / module.temperature).softmax(-1)
         (found,) = session.run(None, {"images": given})
         gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
@@ -291,8 +279,7 @@ def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarr
         mirrored = np.stack([picture, picture[:, ::-1], picture[::-1]])
         for given in (mirrored[:1], *([mirrored] if place < ALONE else [])):
             squeezed = [
-                Image.fromarray(one).resize((stored, stored), Image.Resampling.BICUBIC, None, REDUCING_GAP)
-                for one in given
+                Image.fromarray(one).resize((stored, stored), BICUBIC, None, REDUCING_GAP) for one in given
             ]
             images = torch.from_numpy(np.stack([np.asarray(one) for one in squeezed])).permute(0, 3, 1, 2)
             aspect = torch.full((len(given),), picture.shape[1] / picture.shape[0])

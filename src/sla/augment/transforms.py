@@ -70,8 +70,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Resample each image's box to size x size; uint8 in, uint8 out.
 
     boxes: (B, 4), top, left, height and width as fractions of the image. The filter is Pillow's bilinear
-    one, which is antialiased: `Image.resize((size, size), BILINEAR, box)` to
-    within one level of 255.
+    one, which is antialiased: `Image.resize((size, size), BILINEAR, box)` to within one level of 255.
     """
     _require_bytes(images)
     _, channels, height, width = images.shape

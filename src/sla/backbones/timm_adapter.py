@@ -39,9 +39,7 @@ def timm_backbone(name: str, *, in_channels: int = 3, pretrained: bool = False, 
     if not timm.is_model(model_name):
         raise InputError(f"timm has no model {model_name!r}{_suggestion(timm, model_name)}")
     try:
-        model: Any = timm.create_model(
-            model_name, pretrained=pretrained, num_classes=0, in_chans=in_channels, **options
-        )
+        model: Any = timm.create_model(model_name, pretrained, num_classes=0, in_chans=in_channels, **options)
     except (TypeError, RuntimeError) as error:
         raise InputError(f"backbone {name!r}: {_first_line(error)}") from error
     except OSError as error:

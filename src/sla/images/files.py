@@ -18,7 +18,6 @@ from sla.images.store import ArrayImages, Pixels, Rows
 from sla.progress import QUIET, Progress
 
 T = TypeVar("T")
-Tick = Callable[[int, int], None]  # images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
 SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) skips such files"
 MAX_THREADS = 16  # more would wait for the interpreter, and use memory
@@ -94,7 +93,7 @@ def find_bad(
                 reasons[int(row)] = error.reason
         return reasons
 
-    yield from in_threads(corrupt, rows, progress=progress)
+    return in_threads(corrupt, rows, progress=progress)
 
 
 def readable_rows(files: FileImages) -> list[int]:

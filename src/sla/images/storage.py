@@ -56,9 +56,8 @@ def store_files(
     """
     files, readable = FileImages(paths, storage.size or choose_size(paths)), np.ones(len(paths), bool)
     if storage.on_bad_image == "skip":
-        readable = readable_files(
-            files, index_file(source, index_dir, ".sound.npy"), progress=storage.progress
-        )
+        known = index_file(source, index_dir, ".sound.npy")
+        readable = readable_files(files, known, progress=storage.progress)
         left = np.bincount(targets[readable if needed is None else readable & needed], minlength=len(classes))
         if not left.all():
             name = shown(classes[int(left.argmin())])
@@ -106,21 +105,16 @@ def readable_files(files: FileImages, known: Path, *, progress: Progress = QUIET
             bad |= reasons
     finally:  # also when interrupted: the next start resumes from here
         if len(rows) > len(bad):
-            _keep(keys[good], known)
+            try:
+                with replacing(known) as file:
+                    np.save(file, keys[good])
+            except OSError as error:
+                message = f"the list of readable images cannot be written: {reason(error)}"
+                warnings.warn(f"{shown(known)}: {message}", SLAWarning)
     if bad:
         named = listed([f"{shown(files.name(row))}: {why}" for row, why in bad.items()], separator="; ")
         warnings.warn(f"skipped {len(bad)} of {len(files)} images: {named}", SLAWarning)
     return good
-
-
-def _keep(keys: np.ndarray, known: Path) -> None:
-    """Remember these; if they cannot be written, that is only a warning."""
-    try:
-        with replacing(known) as file:
-            np.save(file, keys)
-    except OSError as error:
-        message = f"{shown(known)}: the list of readable images cannot be written: {reason(error)}"
-        warnings.warn(message, SLAWarning)
 
 
 def _store(files: FileImages, source: Path, storage: Storage) -> Images:

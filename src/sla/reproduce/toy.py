@@ -74,8 +74,7 @@ def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 
                 axis.scatter(*points[chosen].T, s=10, c=color, marker=marker, linewidths=0, label=name)
         axis.set(xticks=[], yticks=[])
         axis.set_title("Upright" if count == 1 else f"{digits[0]} vs. {digits[1]}, rotated")
-        axis.legend(
-            fontsize="small", ncols=2 if count > 1 else 4, loc="upper center", bbox_to_anchor=(0.5, 0)
-        )
+        columns = 2 if count > 1 else 4
+        axis.legend(fontsize="small", ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 0))
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix[1:] or "png", dpi=80)
