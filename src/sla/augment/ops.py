@@ -92,9 +92,8 @@ class CenterCrop:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, size, size)."""
-        return transforms.resized_crop(
-            images, transforms.center_box(aspect, self.share).to(images.device), self.size
-        )
+        boxes = transforms.center_box(aspect, self.share).to(images.device)
+        return transforms.resized_crop(images, boxes, self.size)
 
 
 @dataclass(frozen=True)

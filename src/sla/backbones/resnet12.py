@@ -79,8 +79,8 @@ class ResNet12(nn.Module):
         if maps.shape[2:] != (self.map_size, self.map_size):
             size, given, found = self.map_size, input.shape[2:], maps.shape[2:]
             raise InputError(
-                f"resnet12 without pooling was made for maps of {size}x{size}; images of {given[0]}x{given[1]}"
-                f" give {found[0]}x{found[1]}: say resolution={given[0]}, or pool=true"
+                f"resnet12 without pooling was made for maps of {size}x{size}; images of "
+                f"{given[0]}x{given[1]} give {found[0]}x{found[1]}: say resolution={given[0]}, or pool=true"
             )
         return maps.flatten(1)
 

@@ -21,9 +21,7 @@ def _augment() -> None:
 def search(
     data: Annotated[str, typer.Argument(help="A folder, a CSV, or a known dataset's name.")],
     out: Annotated[Path, Option(help="The policy file to write.")] = Path("policy.json"),
-    work: Annotated[
-        Path | None, Option(help="Where what is finished is kept; OUT.search by default.")
-    ] = None,
+    work: Annotated[Path | None, Option(help="Where what is finished is kept. Default: OUT.search.")] = None,
     minutes: Annotated[float | None, Option(help="For everything; half of it trains networks.")] = None,
     trials: Annotated[int, Option(help="Candidates per fold, where no minutes are given.")] = 200,
     folds: Annotated[int, Option(help="Splits of the training images, a network each.")] = 2,
@@ -63,8 +61,7 @@ def search(
         found = search_policy(config, settings, folder, command, progress=display)
     with replacing(out) as file:
         file.write(write_policy(found).encode())
-    count = len(found["sub_policies"])
-    print(f"{count} sub-policies: {shown(out)}")
+    print(f"{len(found['sub_policies'])} sub-policies: {shown(out)}")
     augmentation = shlex.quote(f"policy({quoted(shown(out))}), {found['augment']}")
     print(f"to use them: sla train {shlex.quote(data)} --augment {augmentation}")
 

@@ -8,18 +8,17 @@ import typer
 
 from sla.cli.renamed import WithOldNames
 
-app = typer.Typer(
-    help="A few labelled pictures of each of a few new things, then the next one.", no_args_is_help=True
-)
+app = typer.Typer(help="A few pictures of each of a few new things, then the next one.", no_args_is_help=True)
 METHODS = "protonet, ridge, r2d2 or svm"
-Option = typer.Option
+Argument, Option = typer.Argument, typer.Option
+Method = Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")]
+Views = Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")]
+Checkpoint = Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")]
 
 
 @app.command()
 def train(
-    data: Annotated[
-        str | None, typer.Argument(help="cifar-fs, fc100, mini-imagenet, or your own folder.")
-    ] = None,
+    data: Annotated[str | None, Argument(help="cifar-fs, fc100, mini-imagenet, or your own folder.")] = None,
     out: Annotated[Path | None, Option(help="The run's folder; runs/NAME-fewshot by default.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: ridge.")] = None,
     views: Annotated[str | None, Option(help="rot4 (default), rgb3, ...; none: the plain method.")] = None,
@@ -67,22 +66,18 @@ def train(
 
 @app.command(cls=WithOldNames)
 def evaluate(
-    runs: Annotated[
-        list[str], typer.Argument(help="A run's folder, or two; or a pretrained backbone's name.")
-    ],
+    runs: Annotated[list[str], Argument(help="A run's folder, or two; or a pretrained backbone's name.")],
     data: Annotated[str | None, Option(help="Other data than the run's own test classes.")] = None,
     shot: Annotated[str | None, Option(help="Shots, as in 1,5; by default those of the run.")] = None,
-    way: Annotated[
-        int | None, Option(min=2, help="Classes of an episode; those of the run by default.")
-    ] = None,
+    way: Annotated[int | None, Option(min=2, help="Classes of an episode; by default as the run.")] = None,
     query: Annotated[
-        int | None, Option(min=1, help="Query images of each class; as the run, or what is left.")
+        int | None, Option(min=1, help="Queries of a class; as the run, or what is left.")
     ] = None,
     episodes: Annotated[int | None, Option(min=2, help="How many; as the run, 1,000 by default.")] = None,
     seed: Annotated[int, Option(help="Which episodes.")] = 0,
-    method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
-    views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    method: Method = None,
+    views: Views = None,
+    checkpoint: Checkpoint = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"] | None, Option(help="refuse or skip; as the run did by default.")
     ] = None,
@@ -142,12 +137,12 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @app.command(cls=WithOldNames)
 def predict(
-    run: Annotated[str, typer.Argument(help="A run's folder, or a pretrained backbone: efficientnet_lite0.")],
-    files: Annotated[list[Path], typer.Argument(help="Pictures, or folders of them.")],
+    run: Annotated[str, Argument(help="A run's folder, or a pretrained backbone: efficientnet_lite0.")],
+    files: Annotated[list[Path], Argument(help="Pictures, or folders of them.")],
     support: Annotated[Path, Option(help="A folder with a folder of a few pictures for each thing.")],
-    method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
-    views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    method: Method = None,
+    views: Views = None,
+    checkpoint: Checkpoint = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"], Option(help="refuse, or skip what cannot be read, with a note.")
     ] = "refuse",

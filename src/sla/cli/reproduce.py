@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from sla.reproduce.jobs import Job
     from sla.reproduce.records import Record
 
-app = typer.Typer(
-    help="Reproduce the paper: `list` shows its tables, a name runs one, `render` compares the results.",
-    no_args_is_help=True,
-)
+HELP = "Reproduce the paper: `list` shows its tables, a name runs one, `render` compares the results."
+app = typer.Typer(help=HELP, no_args_is_help=True)
+Option = typer.Option
 
 Scale = Annotated[
     Literal["smoke", "small", "paper"],
@@ -54,22 +53,16 @@ def list_recipes() -> None:
     from sla.cli.display import print_table
     from sla.recipes.load import all_recipes
 
-    rows = [
-        (name, f"{entry.cost:.1e}" if entry.cost else "", entry.expected)
-        for name, entry in all_recipes().items()
-    ]
+    recipes = all_recipes().items()
+    rows = [(name, f"{one.cost:.1e}" if one.cost else "", one.expected) for name, one in recipes]
     print_table(("name", "FLOP", "expected, %"), rows)
 
 
 @app.command()
 def render(
-    results: Annotated[
-        list[Path] | None, typer.Argument(help="Tables of results. Default: OUT/runs.csv.")
-    ] = None,
-    document: Annotated[
-        Path | None, typer.Option(help="Markdown file to write. Default: OUT/results.md.")
-    ] = None,
-    page: Annotated[Path | None, typer.Option(help="HTML file to write. Default: OUT/results.html.")] = None,
+    results: Annotated[list[Path] | None, typer.Argument(help="Tables; by default OUT/runs.csv.")] = None,
+    document: Annotated[Path | None, Option(help="Markdown file to write. Default: OUT/results.md.")] = None,
+    page: Annotated[Path | None, Option(help="HTML file to write. Default: OUT/results.html.")] = None,
     out: Out = OUT,
 ) -> None:
     """Write the results next to the paper's numbers, with a verdict on every claim."""
@@ -78,14 +71,10 @@ def render(
     from sla.reproduce.render import SHOWN, write
 
     sources = results or [out / "runs.csv"]
-    for path in sources:
-        if not path.is_file():
-            raise InputError(f"{path}: no such table of results")
     rows = _read_all(sources)
     if not any(row.scale in SHOWN for row in rows.values()):
-        raise InputError(
-            f"no row at {' or '.join(SHOWN)} scale: smoke results are only a check that everything runs"
-        )
+        scales = " or ".join(SHOWN)
+        raise InputError(f"no row at {scales} scale: smoke results only check that everything runs")
     document, page = document or out / "results.md", page or out / "results.html"
     check_writable(document, ".md")
     check_writable(page, ".html")
@@ -103,9 +92,6 @@ def merge(
     from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
 
-    for path in results:
-        if not path.is_file():
-            raise InputError(f"{path}: no such table of results")
     rows = _read_all(results)
     try:
         new = add_records(out / TABLE, rows.values())
@@ -115,8 +101,12 @@ def merge(
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
+    from sla.errors import InputError
     from sla.reproduce.records import read_records, unite_tables
 
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path}: no such table of results")
     return unite_tables(read_records(path) for path in paths)
 
 
@@ -254,23 +244,23 @@ def _hours(hours: float) -> str:
 def _command(name: str) -> Callable[..., None]:
     def reproduce(
         scale: Scale = "small",
-        rows: Annotated[str | None, typer.Option(help="Only these rows, as in baseline,sla-si.")] = None,
-        columns: Annotated[str | None, typer.Option(help="Only these columns, as in cifar10.")] = None,
+        rows: Annotated[str | None, Option(help="Only these rows, as in baseline,sla-si.")] = None,
+        columns: Annotated[str | None, Option(help="Only these columns, as in cifar10.")] = None,
         seeds: Seeds = 3,
-        jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+        jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         out: Out = OUT,
-        only: Annotated[str | None, typer.Option(help="Only the run with this key.")] = None,
-        print_commands: Annotated[
-            bool, typer.Option("--print-commands", help="Print one command per run, for a cluster, and stop.")
+        only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
+        commands: Annotated[
+            bool, Option("--print-commands", help="Print a command per run, and stop.")
         ] = False,
         names: Annotated[
-            bool, typer.Option("--list", help="Print the names of its rows and columns, and stop.")
+            bool, Option("--list", help="Print the names of rows and columns, and stop.")
         ] = False,
     ) -> None:
         if names:
             _list_names(name)
         else:
-            _run(name, scale, rows, columns, seeds, jobs, out, only, print_commands)
+            _run(name, scale, rows, columns, seeds, jobs, out, only, commands)
 
     return reproduce
 

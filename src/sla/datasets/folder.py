@@ -38,15 +38,8 @@ def load_folder(
     if not path.is_dir() and path.suffix.lower() not in (".csv", ".tsv"):
         raise InputError(f"{shown(path)}: neither a folder nor a .csv file")
     index = open_index(path, index_dir)
-    data, kept = store_files(
-        path,
-        index.paths,
-        index.targets,
-        index.classes,
-        storage,
-        needed=index.splits == 0,
-        index_dir=index_dir,
-    )
+    files, needed = (path, index.paths, index.targets, index.classes), index.splits == 0
+    data, kept = store_files(*files, storage, needed=needed, index_dir=index_dir)
     rows = [np.flatnonzero(index.splits[kept] == split) for split in range(3)]
     train, val, test = (data.subset(some) if len(some) else None for some in rows)
     assert train is not None  # the index made sure of it

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sla.datasets.catalogue import CATALOGUE, source_of
-from sla.datasets.entry import Entry
+from sla.datasets.entry import SPLIT_NAMES, Entry
 from sla.datasets.find import find, get
 from sla.datasets.folder import load_folder
 from sla.datasets.formats import Arrays, Parts
@@ -21,7 +21,7 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, store_files
 from sla.images.store import ArrayImages, Dataset, Splits
-from sla.progress import Advance, Progress, as_progress
+from sla.progress import Advance, as_progress
 
 NAMESAKES = ("mnist", "fashion-mnist")
 
@@ -48,23 +48,20 @@ def load(
     watcher = as_progress(progress)
     storage = Storage(both, on_bad_image, cache, memory_limit, watcher)
     if isinstance(data, str) and data in CATALOGUE:
-        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download, watcher)
+        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download)
     path = Path(data).expanduser()
     if not path.exists() and os.sep not in str(data) and path.suffix.lower() not in (".csv", ".tsv"):
-        raise InputError(
-            f"{data!r} is neither a folder nor the name of a dataset{nearest(str(data), list(CATALOGUE))}"
-        )
+        hint = nearest(str(data), list(CATALOGUE))
+        raise InputError(f"{data!r} is neither a folder nor the name of a dataset{hint}")
     return load_folder(
         path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=watcher
     )
 
 
-def _load_named(
-    entry: Entry, root: Path | None, storage: Storage, download: bool, progress: Progress
-) -> Splits:
+def _load_named(entry: Entry, root: Path | None, storage: Storage, download: bool) -> Splits:
     found = find(entry.name, root=root)
     if found is None and download:
-        get(entry.name, root=root, progress=progress)
+        get(entry.name, root=root, progress=storage.progress)
         found = find(entry.name, root=root)
     if found is None:
         source, way = source_of(entry), entry.agreement or f"`sla data get {entry.name}` downloads it"
@@ -74,9 +71,10 @@ def _load_named(
     folder, layout = found
     parts = layout.read(folder)
     _refuse_namesake(entry, parts, folder)
-    splits = (
-        _few_shot_cifar(entry, parts, folder) if entry.made_of else _assemble(entry, parts, folder, storage)
-    )
+    if entry.made_of:
+        splits = _few_shot_cifar(entry, parts, folder)
+    else:
+        splits = _assemble(entry, parts, folder, storage)
     _warn_of_differences(entry, splits, folder)
     return splits
 
@@ -146,17 +144,10 @@ def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
 
 def _warn_of_differences(entry: Entry, splits: Splits, folder: Path) -> None:
     """Warn if there are fewer, or more, images or classes than in the whole dataset."""
-    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    found = {name: len(part) for name, part in parts.items() if part is not None}
-    if entry.few_shot:
-        classes = sum(part.num_classes for part in parts.values() if part is not None)
-    else:
-        classes = splits.train.num_classes
-    if found == entry.splits and classes == entry.num_classes:
-        return
-    counts = ", ".join(
-        f"{found.get(name, 0):,} of {whole:,} {name} images" for name, whole in entry.splits.items()
-    )
-    warnings.warn(
-        f"{entry.name} in {folder}: {classes:,} of {entry.num_classes:,} classes, {counts}", SLAWarning
-    )
+    parts = {name: part for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None}
+    found = {name: len(part) for name, part in parts.items()}
+    classes = sum(part.num_classes for part in parts.values()) if entry.few_shot else splits.train.num_classes
+    if found != entry.splits or classes != entry.num_classes:
+        said = [f"{classes:,} of {entry.num_classes:,} classes"]
+        said += [f"{found.get(name, 0):,} of {whole:,} {name} images" for name, whole in entry.splits.items()]
+        warnings.warn(f"{entry.name} in {folder}: {', '.join(said)}", SLAWarning)

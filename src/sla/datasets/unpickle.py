@@ -116,19 +116,15 @@ def _no_use(*_arguments: Any) -> None:
     raise ValueError("an array made in an unknown way")
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "multiarray._reconstruct": _empty_array,
-    "multiarray.scalar": _scalar,
-    "numeric._frombuffer": _array_from_buffer,
-}
-_PLAIN: dict[str, Callable[..., Any]] = {
+MAKERS: dict[str, Callable[..., Any]] = {
     "numpy.dtype": _dtype,
     "numpy.ndarray": _no_use,  # named as an argument of _reconstruct, never called
     "_codecs.encode": _encode,
 }
-MAKERS = _PLAIN | {
-    f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()
-}
+for _core in ("numpy.core", "numpy._core"):
+    MAKERS[f"{_core}.multiarray._reconstruct"] = _empty_array
+    MAKERS[f"{_core}.multiarray.scalar"] = _scalar
+    MAKERS[f"{_core}.numeric._frombuffer"] = _array_from_buffer
 
 
 def _text(value: Any) -> str:
