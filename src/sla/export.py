@@ -36,32 +36,19 @@ NOISE = "noise images"
 BICUBIC = Image.Resampling.BICUBIC
 
 
-class Exportable(Protocol):
-    """What is asked of a run: a `sla.Run` has it all."""
-
+class _Run(Protocol):  # what is asked of a `sla.Run`, which imports this module
     model: Classifier
     checkpoint: str
 
     @property
-    def classes(self) -> list[str]:
-        """The names of the classes, in the order of the logits."""
-
+    def classes(self) -> list[str]: ...
     @property
-    def temperatures(self) -> dict[str, float]:
-        """What logits are divided by, by kind of inference."""
-
+    def temperatures(self) -> dict[str, float]: ...
     @property
-    def preprocessing(self) -> Preprocessing:
-        """The sizes and statistics that the model was trained with."""
-
+    def preprocessing(self) -> Preprocessing: ...
     @property
-    def pipeline(self) -> Pipeline:
-        """What a test image goes through before the model sees it."""
-
-    def unseen(
-        self, on_bad_image: Any = None, progress: Progress = QUIET, **options: Any
-    ) -> tuple[Dataset, str] | None:
-        """Test or held-out images and their name; None where there are none."""
+    def pipeline(self) -> Pipeline: ...
+    def unseen(self, *, memory_limit: int) -> tuple[Dataset, str] | None: ...
 
 
 class Exported(NamedTuple):
@@ -75,7 +62,7 @@ class Exported(NamedTuple):
 class _Inference(nn.Module):
     """Normalised images (B, C, S, S), or pictures (B, H, W, 3) -> calibrated probabilities (B, N)."""
 
-    def __init__(self, run: Exportable, inference: str, preprocessing: bool) -> None:
+    def __init__(self, run: _Run, inference: str, preprocessing: bool) -> None:
         super().__init__()
         self.model, self.inference = copy.deepcopy(run.model), inference
         self.temperature = run.temperatures.get(inference, 1.0)
@@ -89,7 +76,7 @@ class _Inference(nn.Module):
 
 
 def export_onnx(
-    run: Exportable, path: Path, inference: str, preprocessing: bool = False, progress: Progress = QUIET
+    run: _Run, path: Path, inference: str, preprocessing: bool = False, progress: Progress = QUIET
 ) -> Exported:
     """Write `path`, and nothing else; its batch is dynamic.
 
@@ -122,7 +109,7 @@ def export_onnx(
     return Exported(gap, len(dataset), what)
 
 
-def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, str]:
+def describe(run: _Run, inference: str, preprocessing: bool) -> dict[str, str]:
     """The metadata of the file; what is not text is JSON."""
     seen = run.preprocessing
     (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
@@ -170,7 +157,7 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
     }
 
 
-def _example(run: Exportable, preprocessing: bool) -> Tensor:
+def _example(run: _Run, preprocessing: bool) -> Tensor:
     seen = run.preprocessing
     if preprocessing:  # sides that differ from each other and from every size within
         side = 2 * seen.stored_size + 3
@@ -222,7 +209,7 @@ def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> by
         raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
 
 
-def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
+def _images_to_check(run: _Run) -> tuple[Dataset, str]:
     """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
     found, why = None, "the run held none out"
     try:
@@ -244,7 +231,7 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
 
 @torch.inference_mode()
 def _largest_difference(
-    run: Exportable, module: _Inference, session: Any, dataset: Dataset, progress: Progress
+    run: _Run, module: _Inference, session: Any, dataset: Dataset, progress: Progress
 ) -> float:
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
     gap, batches = torch.zeros(()), _normalised if module.before is None else _pictures
@@ -256,7 +243,7 @@ def _largest_difference(
     return gap.item()
 
 
-def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _normalised(run: _Run, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done, and batches as both see them: the first ones alone, then all, several at a time."""
     count = len(dataset)
     parts = [range(place, place + 1) for place in range(min(ALONE, count))]
@@ -267,7 +254,7 @@ def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.nda
         yield part.stop, seen.numpy(), seen
 
 
-def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _pictures(run: _Run, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done; pictures at their own size, alone and with mirror images; and as the run sees them."""
     stored = run.preprocessing.stored_size
     for place in range(len(dataset)):
@@ -278,9 +265,8 @@ def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarr
             picture = pixels.expand(-1, -1, 3).numpy()
         mirrored = np.stack([picture, picture[:, ::-1], picture[::-1]])
         for given in (mirrored[:1], *([mirrored] if place < ALONE else [])):
-            squeezed = [
-                Image.fromarray(one).resize((stored, stored), BICUBIC, None, REDUCING_GAP) for one in given
-            ]
+            pillow = (Image.fromarray(one) for one in given)
+            squeezed = [one.resize((stored, stored), BICUBIC, None, REDUCING_GAP) for one in pillow]
             images = torch.from_numpy(np.stack([np.asarray(one) for one in squeezed])).permute(0, 3, 1, 2)
             aspect = torch.full((len(given),), picture.shape[1] / picture.shape[0])
             seen = run.pipeline(images, Draws(0, 0, len(given), 0, len(given)), aspect)

@@ -64,9 +64,7 @@ class FileImages:
         return self.paths[row]
 
 
-def load_into_memory(
-    files: FileImages, *, threads: int | None = None, progress: Progress = QUIET
-) -> ArrayImages:
+def load_into_memory(files: FileImages, *, progress: Progress = QUIET) -> ArrayImages:
     """All images decoded once, in threads.
 
     Pillow decodes outside the interpreter's lock: on 4,000 images of CUB two threads took 2.7 s, two
@@ -74,7 +72,7 @@ def load_into_memory(
     """
     pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
     aspect = torch.empty(len(files))
-    for rows, block in in_threads(files.read, range(len(files)), threads=threads, progress=progress):
+    for rows, block in in_threads(files.read, range(len(files)), progress=progress):
         pixels[rows.start : rows.stop], aspect[rows.start : rows.stop] = block
     return ArrayImages(pixels, aspect=aspect, names=files.paths)
 

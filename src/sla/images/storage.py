@@ -45,9 +45,7 @@ def store_files(
     targets: np.ndarray,
     classes: tuple[str, ...],
     storage: Storage,
-    *,
     needed: np.ndarray | None = None,
-    index_dir: Path | None = None,
 ) -> tuple[Dataset, np.ndarray]:
     """These files with their targets (n,), and which of them are in the dataset: bool (n,).
 
@@ -56,7 +54,7 @@ def store_files(
     """
     files, readable = FileImages(paths, storage.size or choose_size(paths)), np.ones(len(paths), bool)
     if storage.on_bad_image == "skip":
-        known = index_file(source, index_dir, ".sound.npy")
+        known = index_file(source, ".sound.npy")
         readable = readable_files(files, known, progress=storage.progress)
         left = np.bincount(targets[readable if needed is None else readable & needed], minlength=len(classes))
         if not left.all():

@@ -88,10 +88,8 @@ def _accuracy(
     images, targets = int(own.sum()), outputs.targets[own]
     hits = {key: int((logits[own].argmax(1) == targets).sum()) for key, logits in outputs.logits.items()}
     accuracies = [100 * n / images if images else None for n in hits.values()]
-    interval, numbers = (
-        share(hits[headline], images) if images else None,
-        _range([counts[c] for c in classes]),
-    )
+    interval = share(hits[headline], images) if images else None
+    numbers = _range([counts[c] for c in classes])
     return GroupAccuracy(name, len(classes), numbers, images, accuracies, interval)
 
 

@@ -30,36 +30,28 @@ REPORT = 1.0  # seconds between two reports of a worker
 Found = Record | str | None  # of a job: its record, why it failed, or None where another process runs it
 
 
-class Display(Protocol):
-    """Shows the progress of many jobs."""
-
-    def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """`jobs` are about to run; `done` others have finished before."""
-
-    def advance(self, job: Job, share: float) -> None:
-        """The finished share of a job, from 0 to 1."""
-
-    def end(self, job: Job, record: Record | None, reason: str) -> None:
-        """A job has finished, or failed for this reason."""
+class _Display(Protocol):  # `cli.reproduce.RunnerDisplay` says what each shows
+    def begin(self, jobs: Sequence[Job], done: int) -> None: ...
+    def advance(self, job: Job, share: float) -> None: ...
+    def end(self, job: Job, record: Record | None, reason: str) -> None: ...
 
 
-class JobProgress(Progress):
+class _JobProgress(Progress):
     """The finished share of one job: by its training steps, or by its passes where it trains nothing."""
 
     def __init__(self, job: Job, report: Callable[[float], None]) -> None:
         self.job, self.report = job, report
 
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
-        """A training step is over."""
         self.report(done / max(total, 1))
 
     def advance(self, what: str, done: int, total: int | None) -> None:
-        """Passes that read images, and all passes of a training run, are not counted."""
+        # Passes that read images, and all passes of a training run, are not counted.
         if self.job.members and what.startswith("evaluating") and total:
             self.report(done / total)
 
 
-def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) -> int:
+def run_all(jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1) -> int:
     """Run every job that has no record yet; returns how many failed, each reported with its reason.
 
     Jobs that finished in this folder without being recorded are recorded first. Jobs that another process is
@@ -97,9 +89,11 @@ def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) 
     return failed
 
 
-def _run_in_turn(jobs: Sequence[Job], out: Path, display: Display, wait: bool) -> Iterator[tuple[Job, Found]]:
+def _run_in_turn(
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool
+) -> Iterator[tuple[Job, Found]]:
     for job in jobs:
-        yield job, attempt(job, out, wait, JobProgress(job, partial(display.advance, job)))
+        yield job, attempt(job, out, wait, _JobProgress(job, partial(display.advance, job)))
 
 
 def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
@@ -117,7 +111,7 @@ def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
 
 
 def _run_wave(
-    jobs: Sequence[Job], out: Path, display: Display, wait: bool, workers: int
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool, workers: int
 ) -> Iterator[tuple[Job, Found]]:
     """Run jobs in processes of their own, `workers` at a time."""
     if not jobs:
@@ -177,7 +171,7 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
             last_report = time.monotonic()
             reports.put((job.key, share))
 
-    return attempt(job, out, wait, JobProgress(job, report))
+    return attempt(job, out, wait, _JobProgress(job, report))
 
 
 def _drain(reports: Any) -> Iterable[tuple[str, float]]:

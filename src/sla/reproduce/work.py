@@ -159,11 +159,8 @@ WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
 
 
 def _total(records: list[Record]) -> dict[str, Any]:
-    flop, sizes = (
-        (record.training_flop or 0 for record in records),
-        (record.parameters or 0 for record in records),
-    )
-    return {"training_flop": sum(flop), "parameters": sum(sizes)}
+    flop = sum(record.training_flop or 0 for record in records)
+    return {"training_flop": flop, "parameters": sum(record.parameters or 0 for record in records)}
 
 
 def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:

@@ -98,10 +98,8 @@ def score_episodes(
     same: dict[str, Any] = {"shots": shots, "episodes": count, "way": ways, "query": query, "seed": seed}
     found = []
     for model, test in zip(models, tests, strict=True):
-        settings, workers = model.config.episodes, model.config.data.workers
-        found.append(
-            evaluate_episodes(model.model, test, settings, workers=workers, progress=progress, **same)
-        )
+        settings, same["workers"] = model.config.episodes, model.config.data.workers
+        found.append(evaluate_episodes(model.model, test, settings, progress=progress, **same))
     scores = [
         Score(name, shot, kind, episode_interval(accuracies[shot][kind]))
         for name, model, accuracies in zip(names, models, found, strict=True)
