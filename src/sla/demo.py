@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing import get_context
 from typing import NamedTuple
 
@@ -126,15 +127,13 @@ def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) ->
 
 
 def _seeds_to_run(start: float, minutes: float, seeds: int | None, results: Results) -> Iterator[int]:
-    seed = 0
-    while seed < seeds if seeds is not None else True:
+    for seed in count() if seeds is None else range(seeds):
         elapsed = time.monotonic() - start
         # The two running seeds and one more must fit, at the pace of the finished ones.
         per_seed = elapsed / max(results.seeds, 1)
         if seeds is None and seed >= LEAST_SEEDS and elapsed + 2 * per_seed > 60 * minutes:
             return
         yield seed
-        seed += 1
 
 
 def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Results) -> None:

@@ -118,10 +118,10 @@ def random_boxes(
     return torch.stack([place[:, 0] * (1 - height), place[:, 1] * (1 - width), height, width], 1)
 
 
-def center_box(aspect: Tensor, share: float) -> Tensor:
-    """(B, 4): the central square of the original image, its side `share` of the shorter side."""
+def center_box(aspect: Tensor, share: float, down: float = 0.5, across: float = 0.5) -> Tensor:
+    """(B, 4): the central square of the original image, its side `share` of the shorter; or elsewhere."""
     height, width = share * aspect.clamp(max=1), share * (1 / aspect).clamp(max=1)
-    return torch.stack([(1 - height) / 2, (1 - width) / 2, height, width], 1)
+    return torch.stack([down * (1 - height), across * (1 - width), height, width], 1)
 
 
 def tone_(images: Tensor, scale: Tensor, grey: Tensor, mean: Tensor) -> Tensor:

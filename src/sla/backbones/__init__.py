@@ -133,7 +133,8 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in [option for option in options if option not in known and not takes_any]:
         if option == "pretrained":
-            raise InputError(f"backbone {name!r}: no weights are published here; efficientnet_lite0 has some")
+            why = "no weights are published with it here; efficientnet_lite0 has some"
+            raise InputError(f"backbone {name!r}: {why}")
         raise InputError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
     channels = options.get("in_channels", 3)
     if not isinstance(channels, int) or channels < 1:

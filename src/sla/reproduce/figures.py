@@ -41,7 +41,7 @@ def _gains(results: Results) -> dict[str, Series]:
             continue
         for column in table.columns:
             place = Place("figure4", row_name, column)
-            pairs = results.paired(place, place._replace(row=row.against))
+            pairs = results.by_seed(place, place._replace(row=row.against)).values()
             if pairs:
                 gain = fmean(100 * (a - b) / b for a, b in pairs)
                 points.append((float(column.removeprefix("n")), gain))

@@ -225,7 +225,7 @@ def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:
     mean, sd = mean_sd(numbers)
     ours = f"{mean:.2f}" + (f" ± {sd:.2f}" if len(numbers) > 1 else "")
     against = found.rows[place.row].against
-    pairs = results.paired(place, place._replace(row=against)) if against else []
+    pairs = results.by_seed(place, place._replace(row=against)).values() if against else ()
     if not pairs:
         return ours, str(len(numbers)), "", ""
     over = sum(b for _, b in pairs)
