@@ -78,7 +78,11 @@ def search_policy(
     config says which images and which network; its held-out and test images are never used. folder
     keeps what is finished.
     """
-    optuna = _import_optuna()
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("searching a policy", "search") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / ".lock", wait=False):
@@ -289,12 +293,3 @@ def _read_log(log: Path) -> list[dict[str, Any]]:
     with replacing(log) as file:
         file.write(kept.encode())
     return trials
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise MissingExtraError("searching a policy", "search") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

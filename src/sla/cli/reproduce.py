@@ -42,7 +42,9 @@ def list_all(seeds: Seeds = 3) -> None:
             spent = cost(name, scale, seeds)
             runs = sum(not job.members for job in jobs_of(cells_of(name, scale, seeds)))
             words = title if scale == SCALES[0] else ""
-            rows.append((name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.hours(rate)), words))
+            rows.append(
+                (name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.flop / rate / 3600), words)
+            )
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
     print(f"Seeds: {seeds}. Time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sla.datasets.catalogue import CATALOGUE, source_of
-from sla.datasets.entry import SPLIT_NAMES, Entry
+from sla.datasets.entry import Entry
 from sla.datasets.find import find, get
 from sla.datasets.folder import load_folder
 from sla.datasets.formats import Arrays, Parts
@@ -72,14 +72,14 @@ def _load_named(entry: Entry, root: Path | None, storage: Storage, download: boo
     parts = layout.read(folder)
     _refuse_namesake(entry, parts, folder)
     if entry.made_of:
-        splits = _few_shot_cifar(entry, parts, folder)
+        held = _few_shot_cifar(entry, parts, folder)
     else:
-        splits = _assemble(entry, parts, folder, storage)
-    _warn_of_differences(entry, splits, folder)
-    return splits
+        held = _assemble(entry, parts, folder, storage)
+    _warn_of_differences(entry, held, folder)
+    return Splits(entry.name, held["train"], held.get("val"), held.get("test"), entry.mean, entry.std)
 
 
-def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> Splits:
+def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> dict[str, Dataset]:
     held: dict[str, Dataset] = {}
     for split, part in parts.items():
         if isinstance(part, Arrays):
@@ -90,11 +90,7 @@ def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> Spl
         storage = replace(storage, size=held[split].images.shape[1:])  # the others like train
         if not entry.few_shot:
             held[split] = _as_in_train(held[split], held["train"].classes, folder, split)
-    return _splits(entry, held)
-
-
-def _splits(entry: Entry, held: dict[str, Dataset]) -> Splits:
-    return Splits(entry.name, held["train"], held.get("val"), held.get("test"), entry.mean, entry.std)
+    return held
 
 
 def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: str) -> Dataset:
@@ -105,7 +101,7 @@ def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: s
     return replace(part, targets=place[part.targets], classes=classes)
 
 
-def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> Splits:
+def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> dict[str, Dataset]:
     """CIFAR-FS and FC100: all 600 images of a class, those of train before those of test."""
     train, test = parts["train"], parts["test"]
     assert isinstance(train, Arrays)
@@ -123,7 +119,7 @@ def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> Splits:
         place[[train.classes.index(name) for name in names]] = np.arange(len(names))
         rows = np.flatnonzero(place[targets] >= 0)
         held[split] = Dataset(images, place[targets[rows]], tuple(names), rows)
-    return _splits(entry, held)
+    return held
 
 
 def _tensor(pixels: np.ndarray) -> torch.Tensor:
@@ -142,11 +138,11 @@ def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
             raise InputError(f"{folder}: this is {other}, not {entry.name}")
 
 
-def _warn_of_differences(entry: Entry, splits: Splits, folder: Path) -> None:
+def _warn_of_differences(entry: Entry, held: dict[str, Dataset], folder: Path) -> None:
     """Warn if there are fewer, or more, images or classes than in the whole dataset."""
-    parts = {name: part for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None}
-    found = {name: len(part) for name, part in parts.items()}
-    classes = sum(part.num_classes for part in parts.values()) if entry.few_shot else splits.train.num_classes
+    found = {name: len(part) for name, part in held.items()}
+    counts = [part.num_classes for part in held.values()]
+    classes = sum(counts) if entry.few_shot else held["train"].num_classes
     if found != entry.splits or classes != entry.num_classes:
         said = [f"{classes:,} of {entry.num_classes:,} classes"]
         said += [f"{found.get(name, 0):,} of {whole:,} {name} images" for name, whole in entry.splits.items()]

@@ -61,7 +61,13 @@ def store_files(
             name = shown(classes[int(left.argmin())])
             raise InputError(f"{shown(source)}: class {name!r} has no readable image")
         files = FileImages(paths.keep(readable), files.size)
-    return Dataset(_store(files, source, storage), targets[readable], classes), readable
+    progress = storage.progress
+    if storage.cache is not None:
+        files = build_cache(files, storage.cache, index_file(source).stem, progress=progress)
+        progress = QUIET  # what follows is a copy
+    fits = len(files) * math.prod(files.shape) <= storage.memory_limit
+    images: Images = load_into_memory(files, progress=progress) if fits else files
+    return Dataset(images, targets[readable], classes), readable
 
 
 def choose_size(paths: Paths) -> tuple[int, int]:
@@ -113,13 +119,3 @@ def readable_files(files: FileImages, known: Path, *, progress: Progress = QUIET
         named = listed([f"{shown(files.name(row))}: {why}" for row, why in bad.items()], separator="; ")
         warnings.warn(f"skipped {len(bad)} of {len(files)} images: {named}", SLAWarning)
     return good
-
-
-def _store(files: FileImages, source: Path, storage: Storage) -> Images:
-    """In memory, on disk at the stored size, or as files decoded on read."""
-    progress = storage.progress
-    if storage.cache is not None:
-        files = build_cache(files, storage.cache, index_file(source).stem, progress=progress)
-        progress = QUIET  # what follows is a copy
-    fits = len(files) * math.prod(files.shape) <= storage.memory_limit
-    return load_into_memory(files, progress=progress) if fits else files

@@ -44,7 +44,14 @@ def adapt_to_folder(
     if on_bad_image == "skip":
         rows = readable_rows(files)
         files, labels = file_images(model.preprocessing, [files.name(row) for row in rows]), labels[rows]
-    _check_counts(path, labels, index.classes)
+    counts = np.bincount(labels, minlength=len(index.classes))
+    if not counts.all():
+        name = shown(index.classes[int(counts.argmin())])
+        raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
+    if counts.min() < counts.max():
+        each = listed([f"{shown(name)} {count}" for name, count in zip(index.classes, counts, strict=True)])
+        more = "classes with more pictures are known better"
+        warnings.warn(f"{shown(path)}: unequal shots: {each}; {more}", SLAWarning)
     features, targets = _features(model, files, progress, "support"), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
@@ -95,15 +102,3 @@ def _features(model: FewShotModel, files: FileImages, progress: Progress, what: 
     dataset = Dataset(files, np.zeros(len(files), np.int64), ("picture",))
     pipeline, device = model.preprocessing.eval_pipeline(), next(model.parameters()).device
     return embed(model, dataset, pipeline, batch_size=32, progress=progress, what=what).to(device)
-
-
-def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Every class needs a picture; unequal numbers give a warning."""
-    counts = np.bincount(labels, minlength=len(classes))
-    if not counts.all():
-        name = shown(classes[int(counts.argmin())])
-        raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
-    if counts.min() < counts.max():
-        each = listed([f"{shown(name)} {count}" for name, count in zip(classes, counts, strict=True)])
-        more = "classes with more pictures are known better"
-        warnings.warn(f"{shown(path)}: unequal shots: {each}; {more}", SLAWarning)
