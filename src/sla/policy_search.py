@@ -9,6 +9,8 @@ stopped continues where it was.
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,75 +85,67 @@ def search_policy(
     except ImportError:
         raise MissingExtraError("searching a policy", "search") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with _alone_in(folder):
+        plan = make_plan(config, splits, progress)
+        refuse_policy(plan.config.augment or "none")
+        _refuse_other_search(folder, plan.config, settings)
+        parts = [hold_out(plan.train, settings.held_out, seed=fold) for fold in range(settings.folds)]
+        folds, kept = [], []
+        for fold, (learnt, scored) in enumerate(parts):
+            some = torch.randperm(len(scored), generator=generator(settings.seed, "search", fold))
+            scored = scored.subset(some[: settings.images].sort().values.numpy())
+            run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", progress)
+            scorer = _Scorer(run, scored, settings)
+            plain = scorer.score(None)
+            numbers = f"loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%"
+            progress.message(f"fold {fold}: without a policy, {numbers}")
+            trials = _try_candidates(
+                optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", progress
+            )
+            ranked = sorted(trials, key=lambda trial: trial["loss"])[: settings.best]
+            kept += [sub_policy for trial in ranked for sub_policy in trial["policy"]]
+            best, worst = ranked[0], ranked[-1]
+            folds.append(
+                {
+                    "learnt_on": len(learnt),
+                    "scored_on": len(scored),
+                    "without_policy": plain,
+                    "trials": len(trials),
+                    "kept_losses": [best["loss"], worst["loss"]],
+                    "kept_accuracies": [best["accuracy"], worst["accuracy"]],
+                }
+            )
+        return {
+            "about": "found by density matching on held-out training images; see docs/augmentation.md",
+            "command": command,
+            "data": config.data.source,
+            "images": len(plan.train),
+            "backbone": plan.config.model.backbone,
+            "augment": plan.config.augment,
+            "settings": asdict(settings),
+            "folds": folds,
+            "sub_policies": kept,
+        }
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One search at a time; one that was refused before its first network leaves nothing behind."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / ".lock", wait=False):
             try:
-                return _search(optuna, config, settings, folder, command, splits, progress)
+                yield
             finally:
-                _remove_if_unused(folder)
+                there = list(folder.iterdir())
+                if {path.name for path in there} <= {".lock", "search.json"}:
+                    for path in there:
+                        path.unlink()
+                    folder.rmdir()
     except BlockingIOError:
         raise InputError(f"{shown(folder)}: in use by another search") from None
     except OSError as error:
         raise InputError(f"{shown(folder)}: {reason(error)}") from None
-
-
-def _remove_if_unused(folder: Path) -> None:
-    """A search that was refused before its first network leaves nothing behind."""
-    there = list(folder.iterdir())
-    if {path.name for path in there} <= {".lock", "search.json"}:
-        for path in there:
-            path.unlink()
-        folder.rmdir()
-
-
-def _search(
-    optuna: Any,
-    config: ClassifierConfig,
-    settings: SearchSettings,
-    folder: Path,
-    command: str,
-    splits: Splits | None,
-    progress: Progress,
-) -> dict[str, Any]:
-    plan = make_plan(config, splits, progress)
-    refuse_policy(plan.config.augment or "none")
-    _refuse_other_search(folder, plan.config, settings)
-    parts = [hold_out(plan.train, settings.held_out, seed=fold) for fold in range(settings.folds)]
-    folds, kept = [], []
-    for fold, (learnt, scored) in enumerate(parts):
-        some = torch.randperm(len(scored), generator=generator(settings.seed, "search", fold))
-        scored = scored.subset(some[: settings.images].sort().values.numpy())
-        run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", progress)
-        scorer = _Scorer(run, scored, settings)
-        plain = scorer.score(None)
-        numbers = f"loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%"
-        progress.message(f"fold {fold}: without a policy, {numbers}")
-        trials = _try_candidates(optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", progress)
-        ranked = sorted(trials, key=lambda trial: trial["loss"])[: settings.best]
-        kept += [sub_policy for trial in ranked for sub_policy in trial["policy"]]
-        best, worst = ranked[0], ranked[-1]
-        folds.append(
-            {
-                "learnt_on": len(learnt),
-                "scored_on": len(scored),
-                "without_policy": plain,
-                "trials": len(trials),
-                "kept_losses": [best["loss"], worst["loss"]],
-                "kept_accuracies": [best["accuracy"], worst["accuracy"]],
-            }
-        )
-    return {
-        "about": "found by density matching on held-out training images; see docs/augmentation.md",
-        "command": command,
-        "data": config.data.source,
-        "images": len(plan.train),
-        "backbone": plan.config.model.backbone,
-        "augment": plan.config.augment,
-        "settings": asdict(settings),
-        "folds": folds,
-        "sub_policies": kept,
-    }
 
 
 def _refuse_other_search(folder: Path, config: ClassifierConfig, settings: SearchSettings) -> None:

@@ -112,41 +112,8 @@ def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
     return unite_tables(read_records(path) for path in paths)
 
 
-def _run(
-    name: str,
-    scale: str,
-    rows: str | None,
-    columns: str | None,
-    seeds: int,
-    jobs: int,
-    out: Path,
-    only: str | None,
-    print_commands: bool,
-) -> None:
-    from sla.errors import InputError, SLAError
-    from sla.reproduce.jobs import cells_of, jobs_of
-    from sla.reproduce.records import TABLE
-    from sla.reproduce.runner import commands, run_all
-
-    some = [[word.strip() for word in (text or "").split(",") if word.strip()] for text in (rows, columns)]
-    found = jobs_of(cells_of(name, scale, seeds, *some))
-    if only is not None:
-        found = [job for job in found if job.key == only]
-        if not found:
-            raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
-    if print_commands:
-        print("\n".join(commands(name, scale, found, out, seeds)))
-        return
-    if scale == "smoke":
-        print("smoke: runs on the 8x8 digits of this package instead of the table's data; ignore its numbers")
-    with RunnerDisplay(found) as display:
-        failed = run_all(found, out, display, jobs)
-    if name == "toy" and not failed:
-        _draw_toy(scale, out)
-    rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
-    print(f"results: {out / TABLE}{rendered}")
-    if failed:
-        raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def _list_names(name: str) -> None:
@@ -173,7 +140,7 @@ def _draw_toy(scale: str, out: Path) -> None:
 class RunnerDisplay:
     """One bar for all jobs, weighted by their cost, with the time left; plain lines without a terminal."""
 
-    def __init__(self, jobs: "Sequence[Job]") -> None:
+    def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         from sla.cli.display import LastingConsole
@@ -252,17 +219,38 @@ def _command(name: str) -> Callable[..., None]:
         jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         out: Out = OUT,
         only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
-        commands: Annotated[
-            bool, Option("--print-commands", help="Print a command per run, and stop.")
+        print_commands: Annotated[
+            bool, Option("--print-commands", help="Print one command per run, for a cluster, and stop.")
         ] = False,
         names: Annotated[
-            bool, Option("--list", help="Print the names of rows and columns, and stop.")
+            bool, Option("--list", help="Print the names of its rows and columns, and stop.")
         ] = False,
     ) -> None:
+        from sla.errors import InputError, SLAError
+        from sla.reproduce.jobs import cells_of, jobs_of
+        from sla.reproduce.records import TABLE
+        from sla.reproduce.runner import commands, run_all
+
         if names:
-            _list_names(name)
-        else:
-            _run(name, scale, rows, columns, seeds, jobs, out, only, commands)
+            return _list_names(name)
+        found = jobs_of(cells_of(name, scale, seeds, _words(rows), _words(columns)))
+        if only is not None:
+            found = [job for job in found if job.key == only]
+            if not found:
+                raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
+        if print_commands:
+            print("\n".join(commands(name, scale, found, out, seeds)))
+            return
+        if scale == "smoke":
+            print("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
+        with RunnerDisplay() as display:
+            failed = run_all(found, out, display, jobs)
+        if name == "toy" and not failed:
+            _draw_toy(scale, out)
+        rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
+        print(f"results: {out / TABLE}{rendered}")
+        if failed:
+            raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
 
     return reproduce
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, listed, nearest, shown
@@ -35,8 +35,8 @@ class Record(BaseModel):
     seed: int
     settings: dict[str, Any]
     members: list[str] = []
-    scores: dict[str, dict[str, float]] = Field({}, description="accuracy by checkpoint, then by inference")
-    more: dict[str, Any] = Field({}, description="numbers that only some kinds of job have")
+    scores: dict[str, dict[str, float]] = {}  # accuracy by checkpoint, then by inference
+    more: dict[str, Any] = {}  # numbers that only some kinds of job have
     training_flop: float | None = None
     seconds: float | None = None
     parameters: int | None = None
