@@ -40,11 +40,8 @@ ROWS = (  # augmentation, mixing, the largest share of a step
     ("erasing(0.25)", "none", None),
     ("autoaugment, crop(4), flip, cutout(16)", "cutmix(1.0, 0.5)", None),
 )
-TABLE = Table(
-    "augment",
-    "docs/augmentation.md",
-    ("work", "step", "threads", "milliseconds", "step_milliseconds", "share", "target", "commit"),
-)
+COLUMNS = ("work", "step", "threads", "milliseconds", "step_milliseconds", "share", "target", "commit")
+TABLE = Table("augment", "docs/augmentation.md", COLUMNS)
 
 
 def make_row(text, mixing):
@@ -136,16 +133,15 @@ def render(rows):
     for work in dict.fromkeys(row["work"] for row in rows):
         cells = [found.get((work, *kind)) for kind in kinds]
         target = next(f"{float(cell['target']):g}" if cell["target"] else "" for cell in cells if cell)
-        shares = [
-            "" if cell is None else f"{float(cell['share']):.1f}{' (missed)' if _missed(cell) else ''}"
-            for cell in cells
-        ]
-        lines.append(f"| {work} | {target} | {' | '.join(shares)} |")
+        lines.append(f"| {work} | {target} | {' | '.join(_share(cell) for cell in cells)} |")
     return "\n".join(lines)
 
 
-def _missed(row):
-    return bool(row["target"]) and float(row["share"]) > float(row["target"])
+def _share(row):
+    if row is None:
+        return ""
+    missed = row["target"] and float(row["share"]) > float(row["target"])
+    return f"{float(row['share']):.1f}{' (missed)' if missed else ''}"
 
 
 if __name__ == "__main__":

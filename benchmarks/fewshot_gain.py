@@ -18,11 +18,8 @@ from tables import Table, with_ends
 SCALE, SEEDS, ALL = "small", 3, "all"
 METHODS = {"protonet": "protonet-ag", "metaoptnet-rr": "metaoptnet-rr-ag"}  # rows of Table 6: plain, joint
 COLUMNS = ("cifar-fs-1", "cifar-fs-5", "fc100-1", "fc100-5")
-TABLE = Table(
-    "fewshot_gain",
-    "docs/fewshot.md",
-    ("column", "method", "seed", "plain", "joint", "gain", "low", "high", "commit"),
-)
+NUMBERS = ("plain", "joint", "gain", "low", "high")
+TABLE = Table("fewshot_gain", "docs/fewshot.md", ("column", "method", "seed", *NUMBERS, "commit"))
 
 
 def episodes_of(row: str, column: str, seed: int, out: Path) -> np.ndarray:
@@ -41,17 +38,15 @@ def measure(method: str, column: str, out: Path, commit: str | None) -> list[dic
     """A row for each seed, and one for all: there the differences of an episode are averaged over seeds."""
     from sla.tasks.fewshot.evaluate import paired_interval
 
-    pairs = {
-        str(seed): [episodes_of(row, column, seed, out) for row in (method, METHODS[method])]
-        for seed in range(SEEDS)
-    }
+    both, pairs = (method, METHODS[method]), {}
+    for seed in range(SEEDS):
+        pairs[str(seed)] = [episodes_of(row, column, seed, out) for row in both]
     pairs[ALL] = [np.mean([pair[i] for pair in pairs.values()], axis=0) for i in (0, 1)]
     rows: list[dict[str, object]] = []
     for seed, (plain, joint) in pairs.items():
-        found = zip(("gain", "low", "high"), paired_interval(joint, plain), strict=True)
-        row = {"column": column, "method": method, "seed": seed, "plain": f"{plain.mean():.3f}"}
-        row |= {"joint": f"{joint.mean():.3f}", **{name: f"{value:.3f}" for name, value in found}}
-        rows.append(row | {"commit": commit})
+        found = (plain.mean(), joint.mean(), *paired_interval(joint, plain))
+        cells = (column, method, seed, *(f"{value:.3f}" for value in found), commit)
+        rows.append(dict(zip(TABLE.columns, cells, strict=True)))
     return rows
 
 
@@ -84,9 +79,8 @@ def render(rows: list[dict[str, str]]) -> str:
     for row in rows:
         if row["seed"] != ALL:
             continue
-        seeds = [
-            r for r in rows if (r["column"], r["method"]) == (row["column"], row["method"]) and r is not row
-        ]
+        own = {"column": row["column"], "method": row["method"]}
+        seeds = [r for r in rows if r | own == r and r is not row]
         over_seeds = paired([float(r["joint"]) for r in seeds], [float(r["plain"]) for r in seeds])
         over_episodes = Interval(*(float(row[end]) for end in ("gain", "low", "high")))
         verdict = ("undecided", "better", "worse")[over_seeds.sign]

@@ -20,22 +20,17 @@ from sla.tasks.fewshot.heads import HEADS, create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
 
 EPISODES, WAY, SHOT, QUERY, WIDTH, TARGET = 8, 5, 5, 6, 64, 3.0
-TABLE = Table(
-    "fewshot_heads",
-    "docs/fewshot.md",
-    ("head", "views", "threads", "loop_milliseconds", "batch_milliseconds", "ratio", "commit"),
-)
+COLUMNS = ("head", "views", "threads", "loop_milliseconds", "batch_milliseconds", "ratio", "commit")
+TABLE = Table("fewshot_heads", "docs/fewshot.md", COLUMNS)
 
 
 def make_episodes(views):
     stream = torch.Generator().manual_seed(0)
     support = torch.randn(EPISODES, WAY * SHOT * views, WIDTH, generator=stream)
     query = torch.randn(EPISODES, WAY * QUERY * views, WIDTH, generator=stream)
-    labels = [
-        join_labels(torch.arange(WAY).repeat_interleave(count), views).expand(EPISODES, -1)
-        for count in (SHOT, QUERY)
-    ]
-    return support.requires_grad_(), labels[0], query.requires_grad_(), labels[1]
+    targets, wanted = (torch.arange(WAY).repeat_interleave(count) for count in (SHOT, QUERY))
+    targets, wanted = (join_labels(some, views).expand(EPISODES, -1) for some in (targets, wanted))
+    return support.requires_grad_(), targets, query.requires_grad_(), wanted
 
 
 def at_once(head, support, targets, query, wanted, way):
@@ -72,10 +67,10 @@ def main():
                 for _ in range(rounds + 1)
             ]
             loop, batch = (min(column) for column in zip(*times[1:], strict=True))  # the first warms up
-            row = {"head": name, "views": views, "threads": options.threads}
-            row |= {"loop_milliseconds": f"{loop * 1e3:.2f}", "batch_milliseconds": f"{batch * 1e3:.2f}"}
-            rows.append(row | {"ratio": f"{loop / batch:.2f}", "commit": find_commit()})
-            print("  ".join(str(value) for value in rows[-1].values()), flush=True)
+            numbers = (f"{number:.2f}" for number in (loop * 1e3, batch * 1e3, loop / batch))
+            cells = (name, views, options.threads, *numbers, find_commit())
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
+            print(*cells, sep="  ", flush=True)
     TABLE.write([*(row for row in TABLE.read() if row["threads"] != str(options.threads)), *rows])
     TABLE.show(render)
 
@@ -92,13 +87,11 @@ def render(rows):
         lines.append(f"| {head} | " + " | ".join(f"{found[head, *kind]:.1f}" for kind in kinds) + " |")
     least = min(ratio for (_, views, _), ratio in found.items() if views == "1")
     verdict = "met" if least >= TARGET else "missed"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"The smallest speed-up without views is {least:.1f}; the target, {TARGET:g}, is {verdict}.",
-        ]
-    )
+    lines += [
+        "",
+        f"The smallest speed-up without views is {least:.1f}; the target, {TARGET:g}, is {verdict}.",
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

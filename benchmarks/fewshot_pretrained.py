@@ -21,11 +21,9 @@ from sla.progress import Progress
 BACKBONE, WAY, SHOTS, EPISODES, QUERY, IMAGES = "efficientnet_lite0", 5, (1, 5), 500, 15, 20
 VIEWS = {"none": [0], "rot2": [0, 2], "rot4": [0, 1, 2, 3]}  # and their places among the four rotations
 REFERENCE = ("ridge", "none")
-TABLE = Table(
-    "fewshot_pretrained",
-    "docs/fewshot.md",
-    ("head", "views", "shot", "accuracy", "low", "high", "gain", "gain_low", "gain_high", "images", "commit"),
-)
+INTERVALS = ("accuracy", "low", "high", "gain", "gain_low", "gain_high")
+COLUMNS = ("head", "views", "shot", *INTERVALS, "images", "commit")
+TABLE = Table("fewshot_pretrained", "docs/fewshot.md", COLUMNS)
 
 
 def load_val(data: str, size: int) -> Any:
@@ -60,9 +58,8 @@ def measure(data: str) -> list[dict[str, object]]:
     found = {}
     for head, views, shot in product(HEADS, VIEWS, SHOTS):
         model = Pretrained(BACKBONE, head, views).model
-        by_kind = episode_accuracies(
-            model, embedded[:, VIEWS[views]], Episodes(val, WAY, shot, QUERY), EPISODES
-        )
+        episodes = Episodes(val, WAY, shot, QUERY)
+        by_kind = episode_accuracies(model, embedded[:, VIEWS[views]], episodes, EPISODES)
         found[head, views, shot] = by_kind[model.inferences[-1]]  # what `sla fewshot predict` answers by
         print(head, views, shot, f"{found[head, views, shot].mean():.2f}%", flush=True)
     rows = []
@@ -86,21 +83,15 @@ def render(rows: list[dict[str, str]]) -> str:
         cells = [head, views]
         for shot in SHOTS:
             row = by_key[head, views, str(shot)]
-            gain = Interval(*(float(row[key]) for key in ("gain", "gain_low", "gain_high")))
-            cells += [
-                f"{float(row['accuracy']):.1f}",
-                "" if (head, views) == REFERENCE else with_ends(gain, 2),
-            ]
+            gain = Interval(*(float(row[key]) for key in INTERVALS[3:]))
+            shown = "" if (head, views) == REFERENCE else with_ends(gain, 2)
+            cells += [f"{float(row['accuracy']):.1f}", shown]
             better[shot] += [f"{head} with views {views}"] if gain.sign > 0 else []
         lines.append(f"| {' | '.join(cells)} |")
     said = [f"{', '.join(some) or 'nothing'} at {shot}-shot" for shot, some in better.items()]
     return "\n".join([*lines, "", f"Better than the default (interval above 0): {'; '.join(said)}."])
 
 
-def main(data: str) -> None:
-    TABLE.write(measure(data))
-    TABLE.show(render)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    TABLE.write(measure(*sys.argv[1:]))
+    TABLE.show(render)

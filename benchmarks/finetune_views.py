@@ -23,11 +23,8 @@ WAYS = {  # name: method, views per step, epochs; views x epochs = 40, but for t
 }
 SCORES = [f"{split}_{inference}" for split in ("val", "test") for inference in KINDS]
 WAY = ("method", "views_per_step", "epochs")
-TABLE = Table(
-    "finetune_views",
-    "docs/training.md",
-    (*WAY, "seed", "images_seen", *SCORES, "training_flop", "seconds", "commit"),
-)
+COLUMNS = (*WAY, "seed", "images_seen", *SCORES, "training_flop", "seconds", "commit")
+TABLE = Table("finetune_views", "docs/training.md", COLUMNS)
 
 
 def row_of(folder: Path, method: str, views: int, epochs: int) -> dict[str, object]:

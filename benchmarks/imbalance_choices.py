@@ -30,16 +30,8 @@ ARMS = {  # name: criterion, the student's head, weights on the distillation
     "logit-adjust": ("logit-adjust", "linear", False),
 }
 KINDS = ("single", "aggregated", "distilled")
-TABLE = Table(
-    "imbalance_choices",
-    "docs/imbalance.md",
-    (
-        "arm",
-        "seed",
-        *(f"{what}_{inference}" for what in ("balanced", "few") for inference in KINDS),
-        "seconds",
-    ),
-)
+SCORES = [f"{what}_{inference}" for what in ("balanced", "few") for inference in KINDS]
+TABLE = Table("imbalance_choices", "docs/imbalance.md", ("arm", "seed", *SCORES, "seconds"))
 CHOICES = [  # what was chosen, and the other way
     ("student's head with LDAM-DRW: cosine, not linear", "ldam-drw", "ldam-drw, linear student"),
     ("LDAM-DRW: no weights on the distillation", "ldam-drw", "ldam-drw, weighted KL"),

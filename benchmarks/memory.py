@@ -15,15 +15,9 @@ import time
 from tables import Table
 
 SIZE, CLASSES = 32, 100
-ROWS = (  # images of a step, checkpointing, parts
-    (4, False, 1),
-    (4, True, 1),
-    (16, True, 1),
-    (16, True, 4),
-)
-TABLE = Table(
-    "memory", "docs/training.md", ("images", "checkpointing", "parts", "gigabytes", "seconds", "commit")
-)
+ROWS = ((4, False, 1), (4, True, 1), (16, True, 1), (16, True, 4))  # images of a step, checkpointing, parts
+COLUMNS = ("images", "checkpointing", "parts", "gigabytes", "seconds", "commit")
+TABLE = Table("memory", "docs/training.md", COLUMNS)
 
 
 def take_step(images: int, checkpointing: bool, parts: int) -> None:
@@ -56,10 +50,9 @@ def main() -> None:
     for images, checkpointing, parts in ROWS:
         words = [sys.executable, __file__, str(images), str(int(checkpointing)), str(parts)]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        gigabytes, seconds = said.split()
-        row = {"images": images, "checkpointing": checkpointing, "parts": parts}
-        rows.append(row | {"gigabytes": gigabytes, "seconds": seconds, "commit": find_commit()})
-        print("  ".join(map(str, rows[-1].values())), flush=True)
+        cells = (images, checkpointing, parts, *said.split(), find_commit())
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+        print(*cells, sep="  ", flush=True)
     TABLE.write(rows)
     TABLE.show(render)
 
@@ -68,9 +61,7 @@ def render(rows: list[dict[str, str]]) -> str:
     """A line a row."""
     lines = ["| images x 4 views | `checkpointing` | `accumulate` | gigabytes |", "|--:|---|--:|--:|"]
     for row in rows:
-        lines.append(
-            f"| {row['images']} | {row['checkpointing'].lower()} | {row['parts']} | {row['gigabytes']} |"
-        )
+        lines.append(f"| {' | '.join(row[name].lower() for name in COLUMNS[:4])} |")
     return "\n".join(lines)
 
 

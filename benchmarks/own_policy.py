@@ -27,11 +27,8 @@ The effect on training: CIFAR-10 with {PER_CLASS} images per class, ResNet-8, th
 and initial weights; differences are paired, with 95% intervals. Evaluated on the 5,000 images that the
 search held out and never used; test images were not read. Made by `python benchmarks/own_policy.py` from
 [results/own_policy.csv](../results/own_policy.csv)."""
-TABLE = Table(
-    "own_policy",
-    "docs/augmentation.md",
-    ("augment", "seed", "held_out", "train_accuracy", "train_loss", "seconds", "commit"),
-)
+COLUMNS = ("augment", "seed", "held_out", "train_accuracy", "train_loss", "seconds", "commit")
+TABLE = Table("own_policy", "docs/augmentation.md", COLUMNS)
 
 
 def run_arm(augment: str, seed: int, splits: Any) -> dict[str, object]:

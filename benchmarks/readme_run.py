@@ -16,23 +16,15 @@ from statistics import fmean
 from tables import REPOSITORY, Printed, Table
 
 IMAGES = REPOSITORY / "docs" / "images"
-SETTINGS = {
-    "data__per_class": 500,
-    "model__backbone": "resnet8",
-    "augment": "crop(4), flip",
-    "run__batch_size": 64,
-    "run__iterations": 2000,
-}
+SETTINGS = {"data__per_class": 500, "model__backbone": "resnet8", "augment": "crop(4), flip"}
+SETTINGS |= {"run__batch_size": 64, "run__iterations": 2000}
 ROWS = {  # method and kind of inference: what the README calls it, forward passes per image
     ("baseline", "single"): ("the plain classifier", 1),
     ("sla+sd", "distilled"): ("SLA with self-distillation, distilled", 1),
     ("sla+sd", "aggregated"): ("the same model, aggregated over four rotations", 4),
 }
-TABLE = Table(
-    "readme_run",
-    "README.md",
-    ("method", "seed", "single", "aggregated", "distilled", "training_flop", "seconds", "commit"),
-)
+COLUMNS = ("method", "seed", "single", "aggregated", "distilled", "training_flop", "seconds", "commit")
+TABLE = Table("readme_run", "README.md", COLUMNS)
 
 
 def train(out: Path, seeds: range) -> list[dict[str, object]]:
@@ -49,9 +41,8 @@ def train(out: Path, seeds: range) -> list[dict[str, object]]:
                 fit("cifar10", folder, resume=going_on, progress=Printed(), **settings)
             result = Run(folder).result
             row = {"method": method, "seed": seed, "commit": result["commit"]}
-            row |= {
-                inference: f"{s['top1']:.2f}" for inference, s in result["accuracies"]["last"]["test"].items()
-            }
+            scores = result["accuracies"]["last"]["test"]
+            row |= {inference: f"{found['top1']:.2f}" for inference, found in scores.items()}
             row |= {name: result["cost"][name] for name in ("training_flop", "seconds")}
             print(json.dumps(row), flush=True)
             rows.append(row)
@@ -67,19 +58,14 @@ def render(rows: list[dict[str, str]]) -> str:
         found = {row["seed"]: float(row[inference]) for row in rows if row["method"] == method}
         gain = "" if method == "baseline" else f"{fmean(found[s] - base[s] for s in seeds):+.1f}"
         lines.append(f"| {name} | {passes} | {fmean(found.values()):.1f}% | {gain} |")
-    spent = {
-        method: fmean(float(row["training_flop"]) for row in rows if row["method"] == method)
+    plain, joint = (
+        fmean(float(row["training_flop"]) for row in rows if row["method"] == method)
         for method in ("baseline", "sla+sd")
-    }
+    )
     seen = f"the mean of {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"ResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on four "
-            f"views of every image: {spent['sla+sd'] / spent['baseline']:.0f} times the training compute "
-            f"({spent['sla+sd'] / 1e12:.0f} TFLOP).",
-        ]
+    return "\n".join(lines) + (
+        f"\n\nResNet-8, 500 training images per class, all 10,000 test images, {seen}. SLA trains on four "
+        f"views of every image: {joint / plain:.0f} times the training compute ({joint / 1e12:.0f} TFLOP)."
     )
 
 

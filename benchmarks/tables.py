@@ -75,9 +75,8 @@ class Table:
 
     def parts(self) -> tuple[str, str, str]:
         """The page's text up to its first mark, that between the marks, and the rest."""
-        before, start, rest = self.page.read_text(encoding="utf-8").partition(
-            f"<!-- made by benchmarks/{self.name}.py -->\n"
-        )
+        mark = f"<!-- made by benchmarks/{self.name}.py -->\n"
+        before, start, rest = self.page.read_text(encoding="utf-8").partition(mark)
         shown, end, after = rest.partition("\n<!-- end -->")
         if not end:
             raise SystemExit(f"{self.page_name} has no marks for benchmarks/{self.name}.py")

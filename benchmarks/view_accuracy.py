@@ -13,11 +13,8 @@ import numpy as np
 import torch
 from tables import Table
 
-TABLE = Table(
-    "view_accuracy",
-    "docs/views.md",
-    ("data", "views", "num_views", "images", "accuracy", "low", "high", "verdict"),
-)
+COLUMNS = ("data", "views", "num_views", "images", "accuracy", "low", "high", "verdict")
+TABLE = Table("view_accuracy", "docs/views.md", COLUMNS)
 
 
 def textures(count: int = 2400, size: int = 32, seed: int = 0):
@@ -51,9 +48,9 @@ def measure(name: str, source: str) -> list[dict[str, object]]:
         found = probe_data(source)
     rows = []
     for one in found:
-        row = {"data": name, "views": one.views.text, "num_views": len(one.views), "images": one.images}
-        row |= {key: f"{value:.2f}" for key, value in zip(TABLE.columns[4:7], one.accuracy, strict=True)}
-        rows.append({**row, "verdict": one.verdict})
+        interval = (f"{value:.2f}" for value in one.accuracy)
+        cells = (name, one.views.text, len(one.views), one.images, *interval, one.verdict)
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows
 
 

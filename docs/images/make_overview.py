@@ -55,14 +55,8 @@ def draw() -> str:
             parts.append(text(left + TILE / 2, top + TILE + 21, f"{target} at {name}", "soft"))
             kind = "mark" if number in TWINS else ""
             parts.append(text(left + TILE / 2, top + TILE + 40, f"label {number}", kind))
-    parts.append(
-        text(
-            38,
-            382,
-            "A turned 6 looks like a 9: it keeps a label of its own, and need not be called 6.",
-            "left",
-        )
-    )
+    words = "A turned 6 looks like a 9: it keeps a label of its own, and need not be called 6."
+    parts.append(text(38, 382, words, "left"))
     return frame([*parts, *answers(turned[0, :, 0])])
 
 

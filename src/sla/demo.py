@@ -5,17 +5,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing import get_context
 from typing import NamedTuple
 
 from sla.progress import QUIET, Progress
 from sla.stats import Interval, mean_sd, paired
 
-PER_CLASS = 5
-STEPS = 150
-WIDTH = 32
-LEARNING_RATE = 0.1
-WEIGHT_DECAY = 5e-4
+PER_CLASS, STEPS, WIDTH = 5, 150, 32  # training images, steps, channels of the network
+RATE, DECAY = 0.1, 5e-4
 LEAST_SEEDS = 5
 
 
@@ -77,9 +75,7 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     normalize = Normalize((0.5,), (0.5,))
     augment = Pipeline((RandomCrop(8, padding=1), normalize))
     model = create("convnet4", digits.train.num_classes, create_method(method), in_channels=1, width=WIDTH)
-    optimizer = torch.optim.SGD(
-        model.parameters(), LEARNING_RATE, momentum=0.9, weight_decay=WEIGHT_DECAY, nesterov=True
-    )
+    optimizer = torch.optim.SGD(model.parameters(), RATE, 0.9, weight_decay=DECAY, nesterov=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for step in range(STEPS):
         batch = augment(images, Draws(seed, step, len(images)), aspect)
@@ -92,10 +88,8 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     target = torch.as_tensor(test.targets)
     with torch.inference_mode():
         outputs = model.logits_by_inference(inputs)
-    return {
-        inference: 100 * (logits.argmax(1) == target).double().mean().item()
-        for inference, logits in outputs.items()
-    }
+    right = {inference: (logits.argmax(1) == target).double() for inference, logits in outputs.items()}
+    return {inference: 100 * hits.mean().item() for inference, hits in right.items()}
 
 
 def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) -> Results:
@@ -133,15 +127,13 @@ def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) ->
 
 
 def _seeds_to_run(start: float, minutes: float, seeds: int | None, results: Results) -> Iterator[int]:
-    seed = 0
-    while seed < seeds if seeds is not None else True:
+    for seed in count() if seeds is None else range(seeds):
         elapsed = time.monotonic() - start
         # The two running seeds and one more must fit, at the pace of the finished ones.
         per_seed = elapsed / max(results.seeds, 1)
         if seeds is None and seed >= LEAST_SEEDS and elapsed + 2 * per_seed > 60 * minutes:
             return
         yield seed
-        seed += 1
 
 
 def _collect(running: dict[int, list[Future[dict[str, float]]]], results: Results) -> None:

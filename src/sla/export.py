@@ -33,34 +33,22 @@ TOLERANCE = 1e-4  # between the exported model's probabilities and the run's
 PICTURE_TOLERANCE = 1e-3  # the same from pictures: about one value in 100,000 is rounded the other way
 CHECKED, BATCH, ALONE = 64, 16, 8  # images it is checked on, how many at a time, and how many one by one
 NOISE = "noise images"
+BICUBIC = Image.Resampling.BICUBIC
 
 
-class Exportable(Protocol):
-    """What is asked of a run: a `sla.Run` has it all."""
-
+class _Run(Protocol):  # what is asked of a `sla.Run`, which imports this module
     model: Classifier
     checkpoint: str
 
     @property
-    def classes(self) -> list[str]:
-        """The names of the classes, in the order of the logits."""
-
+    def classes(self) -> list[str]: ...
     @property
-    def temperatures(self) -> dict[str, float]:
-        """What logits are divided by, by kind of inference."""
-
+    def temperatures(self) -> dict[str, float]: ...
     @property
-    def preprocessing(self) -> Preprocessing:
-        """The sizes and statistics that the model was trained with."""
-
+    def preprocessing(self) -> Preprocessing: ...
     @property
-    def pipeline(self) -> Pipeline:
-        """What a test image goes through before the model sees it."""
-
-    def unseen(
-        self, on_bad_image: Any = None, progress: Progress = QUIET, **options: Any
-    ) -> tuple[Dataset, str] | None:
-        """Test or held-out images and their name; None where there are none."""
+    def pipeline(self) -> Pipeline: ...
+    def unseen(self, *, memory_limit: int) -> tuple[Dataset, str] | None: ...
 
 
 class Exported(NamedTuple):
@@ -74,13 +62,10 @@ class Exported(NamedTuple):
 class _Inference(nn.Module):
     """Normalised images (B, C, S, S), or pictures (B, H, W, 3) -> calibrated probabilities (B, N)."""
 
-    def __init__(self, run: Exportable, inference: str, preprocessing: bool) -> None:
+    def __init__(self, run: _Run, inference: str, preprocessing: bool) -> None:
         super().__init__()
-        self.model, self.inference, self.temperature = (
-            copy.deepcopy(run.model),
-            inference,
-            run.temperatures.get(inference, 1.0),
-        )
+        self.model, self.inference = copy.deepcopy(run.model), inference
+        self.temperature = run.temperatures.get(inference, 1.0)
         seen = run.preprocessing
         mean, std = torch.tensor(seen.mean), torch.tensor(seen.std)
         self.before = Preprocess(run.pipeline, seen.stored_size, mean, std) if preprocessing else None
@@ -91,11 +76,7 @@ class _Inference(nn.Module):
 
 
 def export_onnx(
-    run: Exportable,
-    path: Path,
-    inference: str,
-    preprocessing: bool = False,
-    progress: Progress = QUIET,
+    run: _Run, path: Path, inference: str, preprocessing: bool = False, progress: Progress = QUIET
 ) -> Exported:
     """Write `path`, and nothing else; its batch is dynamic.
 
@@ -110,9 +91,8 @@ def export_onnx(
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
     onnxruntime = _packages()
-    progress.message(
-        f"converting: {inference} inference, {'pictures' if preprocessing else 'normalised images'} in"
-    )
+    what = "pictures" if preprocessing else "normalised images"
+    progress.message(f"converting: {inference} inference, {what} in")
     module = _Inference(run, inference, preprocessing).cpu().eval()
     data = _convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
     dataset, what = _images_to_check(run)
@@ -120,17 +100,16 @@ def export_onnx(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    gap = _largest_difference(run, module, session, dataset, preprocessing, progress)
+    gap = _largest_difference(run, module, session, dataset, progress)
     if not gap <= (PICTURE_TOLERANCE if preprocessing else TOLERANCE):
-        raise SLAError(
-            f"{shown(path)}: not written: a probability of the exported model is {gap:.1e} off the run's"
-        )
+        off = f"a probability of the exported model is {gap:.1e} off the run's"
+        raise SLAError(f"{shown(path)}: not written: {off}")
     with replacing(path) as file:
         file.write(data)
     return Exported(gap, len(dataset), what)
 
 
-def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, str]:
+def describe(run: _Run, inference: str, preprocessing: bool) -> dict[str, str]:
     """The metadata of the file; what is not text is JSON."""
     seen = run.preprocessing
     (crop,) = (op for op in run.pipeline.ops if op.stage == "crop")
@@ -139,10 +118,8 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
     words = f"resample it to {size} x {size}, antialiased bilinear; round"
     if isinstance(crop, CenterCrop):
         rule |= {"rule": "center_crop", "share": crop.share}
-        words = (
-            f"take the central square of the original, its side {crop.share:g} of the shorter one, from the "
-            f"squeezed picture, and resample it to {size} x {size}, antialiased bilinear; round"
-        )
+        square = f"the central square of the original, its side {crop.share:g} of the shorter one"
+        words = f"take {square}, from the squeezed picture, and {words}"
     elif isinstance(crop, CenterWindow):
         rule = {"rule": "center_window"}
         words = f"the {size} x {size} pixels in the middle; black around a smaller one"
@@ -180,7 +157,7 @@ def describe(run: Exportable, inference: str, preprocessing: bool) -> dict[str, 
     }
 
 
-def _example(run: Exportable, preprocessing: bool) -> Tensor:
+def _example(run: _Run, preprocessing: bool) -> Tensor:
     seen = run.preprocessing
     if preprocessing:  # sides that differ from each other and from every size within
         side = 2 * seen.stored_size + 3
@@ -232,7 +209,7 @@ def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> by
         raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
 
 
-def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
+def _images_to_check(run: _Run) -> tuple[Dataset, str]:
     """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
     found, why = None, "the run held none out"
     try:
@@ -241,8 +218,7 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
             dataset, what = found
             places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
             images, aspect = dataset.read(places)
-            names = [dataset.name(place) for place in places]
-            few = ArrayImages(images, aspect=aspect, names=names)
+            few = ArrayImages(images, aspect=aspect, names=[dataset.name(place) for place in places])
             return Dataset(few, dataset.targets[places], dataset.classes), what
     except (InputError, OSError) as error:
         why = str(error)
@@ -255,16 +231,11 @@ def _images_to_check(run: Exportable) -> tuple[Dataset, str]:
 
 @torch.inference_mode()
 def _largest_difference(
-    run: Exportable,
-    module: _Inference,
-    session: Any,
-    dataset: Dataset,
-    preprocessing: bool,
-    progress: Progress,
+    run: _Run, module: _Inference, session: Any, dataset: Dataset, progress: Progress
 ) -> float:
     """Between the probabilities of the file, by onnxruntime, and those of the run."""
-    gap, batches = torch.zeros(()), _pictures(run, dataset) if preprocessing else _normalised(run, dataset)
-    for done, given, seen in batches:
+    gap, batches = torch.zeros(()), _normalised if module.before is None else _pictures
+    for done, given, seen in batches(run, dataset):
         expected = (module.model.logits(seen, module.inference) / module.temperature).softmax(-1)
         (found,) = session.run(None, {"images": given})
         gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
@@ -272,7 +243,7 @@ def _largest_difference(
     return gap.item()
 
 
-def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _normalised(run: _Run, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done, and batches as both see them: the first ones alone, then all, several at a time."""
     count = len(dataset)
     parts = [range(place, place + 1) for place in range(min(ALONE, count))]
@@ -283,7 +254,7 @@ def _normalised(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.nda
         yield part.stop, seen.numpy(), seen
 
 
-def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
+def _pictures(run: _Run, dataset: Dataset) -> Iterator[tuple[int, np.ndarray, Tensor]]:
     """Images done; pictures at their own size, alone and with mirror images; and as the run sees them."""
     stored = run.preprocessing.stored_size
     for place in range(len(dataset)):
@@ -294,10 +265,8 @@ def _pictures(run: Exportable, dataset: Dataset) -> Iterator[tuple[int, np.ndarr
             picture = pixels.expand(-1, -1, 3).numpy()
         mirrored = np.stack([picture, picture[:, ::-1], picture[::-1]])
         for given in (mirrored[:1], *([mirrored] if place < ALONE else [])):
-            squeezed = [
-                Image.fromarray(one).resize((stored, stored), Image.Resampling.BICUBIC, None, REDUCING_GAP)
-                for one in given
-            ]
+            pillow = (Image.fromarray(one) for one in given)
+            squeezed = [one.resize((stored, stored), BICUBIC, None, REDUCING_GAP) for one in pillow]
             images = torch.from_numpy(np.stack([np.asarray(one) for one in squeezed])).permute(0, 3, 1, 2)
             aspect = torch.full((len(given),), picture.shape[1] / picture.shape[0])
             seen = run.pipeline(images, Draws(0, 0, len(given), 0, len(given)), aspect)

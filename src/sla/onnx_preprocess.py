@@ -57,10 +57,8 @@ class Preprocess(nn.Module):
             assert isinstance(self.crop, CenterCrop)
             box = center_box(aspect, self.crop.share)
         top, left, high, wide = box.unbind(1)
-        rows, columns = (
-            pixel_weights(top, high, self.stored, size),
-            pixel_weights(left, wide, self.stored, size),
-        )
+        rows = pixel_weights(top, high, self.stored, size)
+        columns = pixel_weights(left, wide, self.stored, size)
         return (rows @ (levels @ columns.mT) + 0.5).floor()
 
 

@@ -9,6 +9,8 @@ stopped continues where it was.
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,95 +80,84 @@ def search_policy(
     config says which images and which network; its held-out and test images are never used. folder
     keeps what is finished.
     """
-    optuna = _import_optuna()
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("searching a policy", "search") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with _alone_in(folder):
+        plan = make_plan(config, splits, progress)
+        refuse_policy(plan.config.augment or "none")
+        _refuse_other_search(folder, plan.config, settings)
+        parts = [hold_out(plan.train, settings.held_out, seed=fold) for fold in range(settings.folds)]
+        folds, kept = [], []
+        for fold, (learnt, scored) in enumerate(parts):
+            some = torch.randperm(len(scored), generator=generator(settings.seed, "search", fold))
+            scored = scored.subset(some[: settings.images].sort().values.numpy())
+            run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", progress)
+            scorer = _Scorer(run, scored, settings)
+            plain = scorer.score(None)
+            numbers = f"loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%"
+            progress.message(f"fold {fold}: without a policy, {numbers}")
+            trials = _try_candidates(
+                optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", progress
+            )
+            ranked = sorted(trials, key=lambda trial: trial["loss"])[: settings.best]
+            kept += [sub_policy for trial in ranked for sub_policy in trial["policy"]]
+            best, worst = ranked[0], ranked[-1]
+            folds.append(
+                {
+                    "learnt_on": len(learnt),
+                    "scored_on": len(scored),
+                    "without_policy": plain,
+                    "trials": len(trials),
+                    "kept_losses": [best["loss"], worst["loss"]],
+                    "kept_accuracies": [best["accuracy"], worst["accuracy"]],
+                }
+            )
+        return {
+            "about": "found by density matching on held-out training images; see docs/augmentation.md",
+            "command": command,
+            "data": config.data.source,
+            "images": len(plan.train),
+            "backbone": plan.config.model.backbone,
+            "augment": plan.config.augment,
+            "settings": asdict(settings),
+            "folds": folds,
+            "sub_policies": kept,
+        }
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One search at a time; one that was refused before its first network leaves nothing behind."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with exclusive(folder / ".lock", wait=False):
             try:
-                return _search(optuna, config, settings, folder, command, splits, progress)
+                yield
             finally:
-                _remove_if_unused(folder)
+                there = list(folder.iterdir())
+                if {path.name for path in there} <= {".lock", "search.json"}:
+                    for path in there:
+                        path.unlink()
+                    folder.rmdir()
     except BlockingIOError:
         raise InputError(f"{shown(folder)}: in use by another search") from None
     except OSError as error:
         raise InputError(f"{shown(folder)}: {reason(error)}") from None
 
 
-def _remove_if_unused(folder: Path) -> None:
-    """A search that was refused before its first network leaves nothing behind."""
-    there = list(folder.iterdir())
-    if {path.name for path in there} <= {".lock", "search.json"}:
-        for path in there:
-            path.unlink()
-        folder.rmdir()
-
-
-def _search(
-    optuna: Any,
-    config: ClassifierConfig,
-    settings: SearchSettings,
-    folder: Path,
-    command: str,
-    splits: Splits | None,
-    progress: Progress,
-) -> dict[str, Any]:
-    plan = make_plan(config, splits, progress)
-    refuse_policy(plan.config.augment or "none")
-    _refuse_other_search(folder, plan.config, settings)
-    parts = [hold_out(plan.train, settings.held_out, seed=fold) for fold in range(settings.folds)]
-    folds, kept = [], []
-    for fold, (learnt, scored) in enumerate(parts):
-        some = torch.randperm(len(scored), generator=generator(settings.seed, "search", fold))
-        scored = scored.subset(some[: settings.images].sort().values.numpy())
-        run = _learn(plan.config, settings, learnt, folder / f"fold-{fold}", progress)
-        scorer = _Scorer(run, scored, settings)
-        plain = scorer.score(None)
-        progress.message(
-            f"fold {fold}: without a policy, loss {plain['loss']:.3f}, accuracy {plain['accuracy']:.1f}%"
-        )
-        trials = _try_candidates(optuna, scorer, settings, fold, folder / f"trials-{fold}.jsonl", progress)
-        ranked = sorted(trials, key=lambda trial: trial["loss"])[: settings.best]
-        kept += [sub_policy for trial in ranked for sub_policy in trial["policy"]]
-        best, worst = ranked[0], ranked[-1]
-        folds.append(
-            {
-                "learnt_on": len(learnt),
-                "scored_on": len(scored),
-                "without_policy": plain,
-                "trials": len(trials),
-                "kept_losses": [best["loss"], worst["loss"]],
-                "kept_accuracies": [best["accuracy"], worst["accuracy"]],
-            }
-        )
-    used = plan.config
-    return {
-        "about": "found by density matching on held-out training images; see docs/augmentation.md",
-        "command": command,
-        "data": config.data.source,
-        "images": len(plan.train),
-        "backbone": used.model.backbone,
-        "augment": used.augment,
-        "settings": asdict(settings),
-        "folds": folds,
-        "sub_policies": kept,
-    }
-
-
 def _refuse_other_search(folder: Path, config: ClassifierConfig, settings: SearchSettings) -> None:
     """Refuse a folder of another search: its trials would not be comparable."""
-    named = {
-        "config": config.model_dump(mode="json"),
-        "settings": {**asdict(settings), "minutes": None, "trials": 0},
-    }
-    path = folder / "search.json"
+    path, own = folder / "search.json", asdict(settings) | {"minutes": None, "trials": 0}
+    named = {"config": config.model_dump(mode="json"), "settings": own}
     text = json.dumps(named, indent=1, sort_keys=True)
     if not path.exists():
         with replacing(path) as file:
             file.write(text.encode())
     elif path.read_text(encoding="utf-8") != text:
-        raise InputError(
-            f"{shown(folder)}: holds a search with other settings; remove it or choose another --work"
-        )
+        raise InputError(f"{shown(folder)}: a search with other settings; remove it or choose another --work")
 
 
 def _learn(
@@ -216,9 +207,7 @@ class _Scorer:
         losses, right = [], []
         for start in range(0, len(self.images), SCORED_AT_ONCE):
             part = slice(start, start + SCORED_AT_ONCE)
-            draws = Draws(
-                self.settings.seed, number, len(self.images), start, min(part.stop, len(self.images))
-            )
+            draws = Draws(self.settings.seed, number, len(self.images), start, part.stop)
             logits = self.model(pipeline(self.images[part], draws, self.aspect[part]))
             losses.append(F.cross_entropy(logits, self.targets[part], reduction="none"))
             right.append(logits.argmax(1) == self.targets[part])
@@ -226,21 +215,15 @@ class _Scorer:
 
 
 def _try_candidates(
-    optuna: Any,
-    scorer: _Scorer,
-    settings: SearchSettings,
-    fold: int,
-    log: Path,
-    progress: Progress,
+    optuna: Any, scorer: _Scorer, settings: SearchSettings, fold: int, log: Path, progress: Progress
 ) -> list[dict[str, Any]]:
     """The trials of a fold: those in the log, then new ones, each written down as it ends."""
     space = _space(optuna, settings)
     study = optuna.create_study(direction="minimize")
     trials = _read_log(log)
     for trial in trials:
-        study.add_trial(
-            optuna.trial.create_trial(params=trial["params"], distributions=space, value=trial["loss"])
-        )
+        known = {"params": trial["params"], "distributions": space, "value": trial["loss"]}
+        study.add_trial(optuna.trial.create_trial(**known))
     wanted, seconds = settings.trials, None
     if settings.minutes is not None:
         seconds = 60 * settings.minutes * (1 - TRAINING_SHARE) / settings.folds
@@ -272,12 +255,10 @@ def _try_candidates(
 
 def _space(optuna: Any, settings: SearchSettings) -> dict[str, Any]:
     """What TPE chooses: for each operation of each sub-policy which, how often and how much."""
-    space: dict[str, Any] = {}
-    for key in _keys(settings):
-        space[f"{key}.operation"] = optuna.distributions.CategoricalDistribution(OPERATIONS)
-        space[f"{key}.probability"] = optuna.distributions.FloatDistribution(0.0, 1.0)
-        space[f"{key}.magnitude"] = optuna.distributions.FloatDistribution(0.0, 1.0)
-    return space
+    which = optuna.distributions.CategoricalDistribution(OPERATIONS)
+    number = optuna.distributions.FloatDistribution(0.0, 1.0)
+    kinds = {"operation": which, "probability": number, "magnitude": number}
+    return {f"{key}.{name}": kind for key in _keys(settings) for name, kind in kinds.items()}
 
 
 def _keys(settings: SearchSettings) -> list[str]:
@@ -285,14 +266,10 @@ def _keys(settings: SearchSettings) -> list[str]:
 
 
 def _policy(params: dict[str, Any], settings: SearchSettings) -> list[Any]:
-    entries = [
-        [
-            params[f"{key}.operation"],
-            round(params[f"{key}.probability"], 4),
-            round(params[f"{key}.magnitude"], 4),
-        ]
-        for key in _keys(settings)
-    ]
+    entries = []
+    for key in _keys(settings):
+        numbers = (round(params[f"{key}.{name}"], 4) for name in ("probability", "magnitude"))
+        entries.append([params[f"{key}.operation"], *numbers])
     return [entries[i : i + settings.operations] for i in range(0, len(entries), settings.operations)]
 
 
@@ -310,12 +287,3 @@ def _read_log(log: Path) -> list[dict[str, Any]]:
     with replacing(log) as file:
         file.write(kept.encode())
     return trials
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise MissingExtraError("searching a policy", "search") from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

@@ -1,7 +1,7 @@
 """Statistics for tables and pages: means, proportions and paired differences, with 95% intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
@@ -70,15 +70,17 @@ def paired_shares(gained: int, lost: int, count: int) -> Interval:
         distance = gained - lost - count * d
         return distance / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, distance)
 
-    def end(wanted: float, low: float, high: float) -> float:
-        """Where the score, which decreases with d, equals `wanted`."""
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if score(middle) > wanted else (low, middle)
-        return 100 * (low + high) / 2
-
     found = (gained - lost) / count
-    return Interval(100 * found, end(z, -1.0, found), end(-z, found, 1.0))
+    low, high = _where(score, z, -1.0, found), _where(score, -z, found, 1.0)
+    return Interval(100 * found, 100 * low, 100 * high)
+
+
+def _where(decreasing: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    """Where between two points a function has a value, by bisection."""
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if decreasing(middle) > wanted else (low, middle)
+    return (low + high) / 2
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -138,11 +140,7 @@ def pooled(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Poole
 
 def t_quantile(freedom: float, probability: float = 0.975) -> float:
     """The point below which Student's t with this many degrees of freedom falls with the probability."""
-    low, high = 0.0, 1e3
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - _t_tail(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
+    return _where(lambda t: _t_tail(t, freedom), 1 - probability, 0.0, 1e3)
 
 
 def _t_tail(t: float, freedom: float) -> float:
@@ -168,10 +166,6 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
     value = 1.0
     for i in range(200, 0, -1):
         m = i // 2
-        over = (
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-            if i % 2
-            else m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        )
-        value = 1 + over / value
+        over = -(a + m) * (a + b + m) / (a + 2 * m + 1) if i % 2 else m * (b - m) / (a + 2 * m - 1)
+        value = 1 + over * x / (a + 2 * m) / value
     return value

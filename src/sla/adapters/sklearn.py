@@ -84,9 +84,8 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         if not hasattr(self, "model_"):
             raise InputError("this SLAClassifier is not fitted yet: call fit first")
         batches = ((_images(X) - self.mean_) / self.std_).split(256)
-        return torch.cat(
-            [self.model_.predict(batch, self.inference).probabilities for batch in batches]
-        ).numpy()
+        found = [self.model_.predict(batch, self.inference).probabilities for batch in batches]
+        return torch.cat(found).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """(n,) labels, as `fit` got them."""

@@ -12,18 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sla.augment.transforms import (
-    TRIES,
-    center_box,
-    color_jitter,
-    erase,
-    flip,
-    normalize,
-    pad_crop,
-    random_boxes,
-    resized_crop,
-    to_float,
-)
+from sla.augment import transforms
 from sla.errors import InputError, nearest
 from sla.sampling.draws import Draws
 
@@ -64,7 +53,7 @@ class RandomCrop:
             raise InputError(f"a crop of {self.size} does not fit into {what}")
         top = draws.integers("crop.top", height)[:, 0].to(images.device)
         left = draws.integers("crop.left", width)[:, 0].to(images.device)
-        return pad_crop(images, top, left, self.size, self.padding)
+        return transforms.pad_crop(images, top, left, self.size, self.padding)
 
 
 @dataclass(frozen=True)
@@ -84,9 +73,9 @@ class RandomResizedCrop:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, size, size)."""
-        uniform = draws.uniform("resized_crop", 2 * TRIES + 2)
-        boxes = random_boxes(uniform, aspect.cpu(), self.scale, self.ratio)
-        return resized_crop(images, boxes.to(images.device), self.size)
+        uniform = draws.uniform("resized_crop", 2 * transforms.TRIES + 2)
+        boxes = transforms.random_boxes(uniform, aspect.cpu(), self.scale, self.ratio)
+        return transforms.resized_crop(images, boxes.to(images.device), self.size)
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,8 @@ class CenterCrop:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, size, size)."""
-        return resized_crop(images, center_box(aspect, self.share).to(images.device), self.size)
+        boxes = transforms.center_box(aspect, self.share).to(images.device)
+        return transforms.resized_crop(images, boxes, self.size)
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ class Resize:
         if images.shape[2:] == (self.size, self.size):
             return images
         whole = torch.tensor([0.0, 0.0, 1.0, 1.0], device=images.device)
-        return resized_crop(images, whole.expand(len(images), 4), self.size)
+        return transforms.resized_crop(images, whole.expand(len(images), 4), self.size)
 
 
 @dataclass(frozen=True)
@@ -153,18 +143,12 @@ class Flip:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         which = draws.uniform("flip")[:, 0] < self.probability
-        return flip(images, which.to(images.device))
+        return transforms.flip(images, which.to(images.device))
 
 
 @dataclass(frozen=True)
-class VerticalFlip:
+class VerticalFlip(Flip):
     """Mirror top and bottom, with the given probability."""
-
-    probability: float = 0.5
-    stage: ClassVar[str] = "flip"
-
-    def __post_init__(self) -> None:
-        _check_probability("a flip", self.probability)
 
     @property
     def reaches(self) -> dict[str, str]:
@@ -174,7 +158,7 @@ class VerticalFlip:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
         which = draws.uniform("vflip")[:, 0] < self.probability
-        return flip(images.mT, which.to(images.device)).mT
+        return transforms.flip(images.mT, which.to(images.device)).mT
 
 
 @dataclass(frozen=True)
@@ -206,7 +190,7 @@ class ColorJitter:
         factors = torch.lerp(lowest, middle + strength, uniform[:, :4])
         order = uniform[:, 4:].argsort(1)
         order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: skip it
-        return color_jitter(images, factors, order)
+        return transforms.color_jitter(images, factors, order)
 
 
 @dataclass(frozen=True)
@@ -223,7 +207,7 @@ class Normalize:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape, float32."""
-        return normalize(images, self.mean, self.std)
+        return transforms.normalize(images, self.mean, self.std)
 
 
 @dataclass(frozen=True)
@@ -245,7 +229,7 @@ class Cutout:
         centre = (uniform[:, :2] * torch.tensor(images.shape[2:])).long()
         start = centre - self.size // 2  # what lies beyond the border is ignored
         sides = torch.where(uniform[:, 2:] < self.probability, self.size, 0)
-        return erase(images, start, start + sides)
+        return transforms.erase(images, start, start + sides)
 
 
 @dataclass(frozen=True)
@@ -264,13 +248,13 @@ class RandomErasing:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
-        uniform = draws.uniform("erasing", 2 * TRIES + 3)
+        uniform = draws.uniform("erasing", 2 * transforms.TRIES + 3)
         sides = torch.tensor(images.shape[2:])
         shape = (sides[1] / sides[0]).expand(len(images))
-        boxes = random_boxes(uniform[:, 1:], shape, self.scale, self.ratio)
+        boxes = transforms.random_boxes(uniform[:, 1:], shape, self.scale, self.ratio)
         start = (boxes[:, :2] * sides).round()
         size = (boxes[:, 2:] * sides).round() * (uniform[:, :1] < self.probability)
-        return erase(images, start, start + size)
+        return transforms.erase(images, start, start + size)
 
 
 @dataclass(frozen=True)
@@ -282,17 +266,15 @@ class Pipeline:
     def __post_init__(self) -> None:
         for op in self.ops:
             if op.stage not in STAGES:
-                raise InputError(
-                    f"{type(op).__name__} has unknown stage {op.stage!r}{nearest(op.stage, STAGES)}"
-                )
-        ordered = sorted(self.ops, key=lambda op: STAGES.index(op.stage))
-        object.__setattr__(self, "ops", tuple(ordered))
+                hint = nearest(op.stage, STAGES)
+                raise InputError(f"{type(op).__name__} has unknown stage {op.stage!r}{hint}")
+        object.__setattr__(self, "ops", tuple(sorted(self.ops, key=lambda op: STAGES.index(op.stage))))
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> float32 (B, C, h, w); without a Normalize, in [0, 1]."""
         for op in self.ops:
             images = op(images, draws, aspect)
-        return to_float(images) if images.dtype == torch.uint8 else images
+        return transforms.to_float(images) if images.dtype == torch.uint8 else images
 
 
 def _check_probability(what: str, probability: float) -> None:

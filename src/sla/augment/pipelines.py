@@ -79,9 +79,8 @@ def _cutout(size: int, side: float = 16, probability: float = 1.0) -> Op:
 
 
 AUTOAUGMENT = ("cifar10", "imagenet")
-KNOWN: dict[
-    str, tuple[int, Callable[..., Op]]
-] = {  # the most arguments, and the maker, whose first is the size
+Maker = Callable[..., Op]  # from the size and the arguments of the text
+KNOWN: dict[str, tuple[int, Maker]] = {  # with the most arguments that each takes
     "autoaugment": (1, _auto),
     "randaugment": (2, _rand),
     "trivialaugment": (0, lambda size: TrivialAugment()),
@@ -91,10 +90,7 @@ KNOWN: dict[
     "vflip": (1, lambda size, probability=0.5: VerticalFlip(probability)),
     "jitter": (4, _jitter),
     "cutout": (2, _cutout),
-    "erasing": (
-        3,
-        lambda size, probability=0.5, low=0.02, high=1 / 3: RandomErasing(probability, (low, high)),
-    ),
+    "erasing": (3, lambda size, chance=0.5, low=0.02, high=1 / 3: RandomErasing(chance, (low, high))),
 }
 POLICIES = ("autoaugment", "randaugment", "trivialaugment", "policy")  # at most one of them
 

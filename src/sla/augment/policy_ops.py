@@ -28,16 +28,8 @@ from sla.augment.transforms import PART, box_mask
 from sla.errors import InputError
 
 MOVES = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
-TABLES = (
-    "autocontrast",
-    "invert",
-    "equalize",
-    "solarize",
-    "solarize_add",
-    "posterize",
-    "contrast",
-    "brightness",
-)
+WHOLE = ("autocontrast", "invert", "equalize")
+TABLES = (*WHOLE, "solarize", "solarize_add", "posterize", "contrast", "brightness")
 OPERATIONS = (*MOVES, *TABLES, "color", "sharpness", "cutout")
 NUMBER = {name: number for number, name in enumerate(OPERATIONS)}
 NOTHING = -1  # stands for no operation
@@ -82,9 +74,8 @@ def affine(images: Tensor, matrix: np.ndarray) -> Tensor:
     height, width = images.shape[2:]
     a, b, c, d, e, f = matrix.T
     starts = np.stack([a, b, c + 0.5 * a + 0.5 * b, d, e, f + 0.5 * d + 0.5 * e])
-    steps = torch.from_numpy(np.floor(starts * FIXED + 0.5).astype(np.int32)).to(images.device)[
-        ..., None, None
-    ]
+    fixed = np.floor(starts * FIXED + 0.5).astype(np.int32)[..., None, None]
+    steps = torch.from_numpy(fixed).to(images.device)
     row = torch.arange(height, dtype=torch.int32, device=images.device)[:, None]
     column = torch.arange(width, dtype=torch.int32, device=images.device)
     x = (steps[0] * column).add(steps[1] * row + steps[2]).bitwise_right_shift_(16).clamp_(-1, width)
@@ -99,12 +90,8 @@ def _move(images: Tensor, kind: np.ndarray, magnitude: np.ndarray, place: np.nda
     height, width = images.shape[2:]
     matrix = np.tile(np.array([1.0, 0, 0, 0, 1, 0]), (len(images), 1))
     whole = np.floor(magnitude + 0.5)  # Pillow's rule for shifts: exact, not in fixed point
-    for name, column, value in (
-        ("shear_x", 1, magnitude),
-        ("shear_y", 3, magnitude),
-        ("translate_x", 2, whole),
-        ("translate_y", 5, whole),
-    ):
+    for name, column in (("shear_x", 1), ("shear_y", 3), ("translate_x", 2), ("translate_y", 5)):
+        value = magnitude if name.startswith("shear") else whole
         matrix[:, column] = np.where(kind == NUMBER[name], value, 0)
     turned = kind == NUMBER["rotate"]
     angle = -np.radians(magnitude[turned])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sla.augment.ops import CenterCrop, Pipeline
-from sla.augment.transforms import resized_crop
+from sla.augment.transforms import center_box, resized_crop
 from sla.sampling.draws import Draws
 
 SHARE = 7 / 8  # of the image's side: 28 of 32 pixels, 224 of 256
@@ -32,8 +32,7 @@ class PlacedCrop:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> (B, C, size, size)."""
         aspect = torch.ones_like(aspect) if self.whole else aspect
-        height, width = self.share * aspect.clamp(max=1), self.share * (1 / aspect).clamp(max=1)
-        boxes = torch.stack([self.down * (1 - height), self.across * (1 - width), height, width], 1)
+        boxes = center_box(aspect, self.share, self.down, self.across)
         cut = resized_crop(images, boxes.to(images.device), self.size)
         return cut.flip(3) if self.mirrored else cut
 

@@ -70,8 +70,7 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Resample each image's box to size x size; uint8 in, uint8 out.
 
     boxes: (B, 4), top, left, height and width as fractions of the image. The filter is Pillow's bilinear
-    one, which is antialiased: `Image.resize((size, size), BILINEAR, box)` to
-    within one level of 255.
+    one, which is antialiased: `Image.resize((size, size), BILINEAR, box)` to within one level of 255.
     """
     _require_bytes(images)
     _, channels, height, width = images.shape
@@ -119,10 +118,10 @@ def random_boxes(
     return torch.stack([place[:, 0] * (1 - height), place[:, 1] * (1 - width), height, width], 1)
 
 
-def center_box(aspect: Tensor, share: float) -> Tensor:
-    """(B, 4): the central square of the original image, its side `share` of the shorter side."""
+def center_box(aspect: Tensor, share: float, down: float = 0.5, across: float = 0.5) -> Tensor:
+    """(B, 4): the central square of the original image, its side `share` of the shorter; or elsewhere."""
     height, width = share * aspect.clamp(max=1), share * (1 / aspect).clamp(max=1)
-    return torch.stack([(1 - height) / 2, (1 - width) / 2, height, width], 1)
+    return torch.stack([down * (1 - height), across * (1 - width), height, width], 1)
 
 
 def tone_(images: Tensor, scale: Tensor, grey: Tensor, mean: Tensor) -> Tensor:

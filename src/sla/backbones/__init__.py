@@ -131,13 +131,11 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     parameters = inspect.signature(factory).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    for option in options:
-        if option == "pretrained" and option not in known and not takes_any:
-            raise InputError(
-                f"backbone {name!r}: no weights are published with it here; efficientnet_lite0 has"
-            )
-        if option not in known and not takes_any:
-            raise InputError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
+    for option in [option for option in options if option not in known and not takes_any]:
+        if option == "pretrained":
+            why = "no weights are published with it here; efficientnet_lite0 has some"
+            raise InputError(f"backbone {name!r}: {why}")
+        raise InputError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
     channels = options.get("in_channels", 3)
     if not isinstance(channels, int) or channels < 1:
         raise InputError(f"in_channels of backbone {name!r} must be a whole number from 1, not {channels!r}")

@@ -18,14 +18,11 @@ class ConvNet(nn.Module):
         super().__init__()
         self.num_features = width
         # The bias does nothing before batch norm; it is there in the published network and its counts.
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(channels, width, 3, padding=1),
-                nn.BatchNorm2d(width) if norm else nn.Identity(),
-                nn.ReLU(),
-            )
-            for channels in (in_channels, width, width, width)
-        )
+        self.blocks = nn.ModuleList()
+        for channels in (in_channels, width, width, width):
+            convolution = nn.Conv2d(channels, width, 3, padding=1)
+            last = nn.BatchNorm2d(width) if norm else nn.Identity()
+            self.blocks.append(nn.Sequential(convolution, last, nn.ReLU()))
 
     def forward_features(self, input: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, width, H // 16, W // 16), at least one pixel."""

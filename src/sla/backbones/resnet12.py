@@ -52,10 +52,9 @@ class ResNet12(nn.Module):
         self,
         channels: tuple[int, ...],
         drops: list[nn.Module],
-        *,
-        in_channels: int = 3,
-        map_size: int | None = None,
-        checkpointing: bool = False,
+        in_channels: int,
+        map_size: int | None,
+        checkpointing: bool,
     ) -> None:
         super().__init__()
         self.map_size, self.checkpointing = map_size, checkpointing
@@ -78,11 +77,10 @@ class ResNet12(nn.Module):
         if self.map_size is None:
             return maps.mean((2, 3))
         if maps.shape[2:] != (self.map_size, self.map_size):
-            shape, size = tuple(input.shape[2:]), self.map_size
+            size, given, found = self.map_size, input.shape[2:], maps.shape[2:]
             raise InputError(
                 f"resnet12 without pooling was made for maps of {size}x{size}; images of "
-                f"{shape[0]}x{shape[1]} give {maps.shape[2]}x{maps.shape[3]}: "
-                f"say resolution={shape[0]}, or pool=true"
+                f"{given[0]}x{given[1]} give {found[0]}x{found[1]}: say resolution={given[0]}, or pool=true"
             )
         return maps.flatten(1)
 
@@ -118,10 +116,6 @@ def resnet12(
             raise InputError(f"{option} of backbone {name!r} must be a whole number from 1, not {value!r}")
     drops: list[nn.Module] = [nn.Dropout(drop_rate), nn.Dropout(drop_rate)]
     drops += [DropBlock(drop_rate, size, ramp_steps) for _ in range(2)]
-    return ResNet12(
-        tuple(round(channels * width) for channels in CHANNELS),
-        drops,
-        in_channels=in_channels,
-        map_size=None if pool else max(resolution // 16, 1),
-        checkpointing=checkpointing,
-    )
+    channels = tuple(round(count * width) for count in CHANNELS)
+    map_size = None if pool else max(resolution // 16, 1)
+    return ResNet12(channels, drops, in_channels, map_size, checkpointing)

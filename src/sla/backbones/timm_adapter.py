@@ -37,11 +37,12 @@ def timm_backbone(name: str, *, in_channels: int = 3, pretrained: bool = False, 
     timm = _import_timm()
     model_name = name.removeprefix("timm:")
     if not timm.is_model(model_name):
-        raise InputError(f"timm has no model {model_name!r}{_suggestion(timm, model_name)}")
+        # The list of all thousand names would hide the one line that says what was wrong.
+        hint = nearest(model_name, timm.list_models())
+        hint = hint if "did you mean" in hint else "; timm.list_models() has the names"
+        raise InputError(f"timm has no model {model_name!r}{hint}")
     try:
-        model: Any = timm.create_model(
-            model_name, pretrained=pretrained, num_classes=0, in_chans=in_channels, **options
-        )
+        model: Any = timm.create_model(model_name, pretrained, num_classes=0, in_chans=in_channels, **options)
     except (TypeError, RuntimeError) as error:
         raise InputError(f"backbone {name!r}: {_first_line(error)}") from error
     except OSError as error:
@@ -75,9 +76,3 @@ def _import_timm() -> Any:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _suggestion(timm: Any, name: str) -> str:
-    # The list of all thousand names would hide the one line that says what was wrong.
-    hint = nearest(name, timm.list_models())
-    return hint if "did you mean" in hint else "; timm.list_models() has the names"

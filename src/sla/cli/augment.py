@@ -63,8 +63,7 @@ def search(
         found = search_policy(config, settings, folder, command, progress=display)
     with replacing(out) as file:
         file.write(write_policy(found).encode())
-    count = len(found["sub_policies"])
-    print(f"{count} sub-policies: {shown(out)}")
+    print(f"{len(found['sub_policies'])} sub-policies: {shown(out)}")
     augmentation = shlex.quote(f"policy({quoted(shown(out))}), {found['augment']}")
     print(f"to use them: sla train {shlex.quote(data)} --augment {augmentation}")
 

@@ -26,10 +26,10 @@ def list_datasets() -> None:
     from sla.datasets.find import find
 
     rows = []
-    for entry in CATALOGUE.values():
+    for name, entry in CATALOGUE.items():
         images = " + ".join(f"{count:,}" for count in entry.splits.values())
-        here = "yes" if find(entry.name) else "no"
-        rows.append((entry.name, f"{entry.num_classes:,}", images, _download(entry), here))
+        here = "yes" if find(name) else "no"
+        rows.append((name, f"{entry.num_classes:,}", images, _download(entry), here))
     print_table(("name", "classes", "images", "download", "here"), rows)
 
 

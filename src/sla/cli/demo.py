@@ -32,10 +32,9 @@ def demo(
     check_writable(out)
     console = Console()
     least = seeds or LEAST_SEEDS
-    console.print(
-        f"Training {len(METHODS)} methods on 5 images of each digit: "
-        + (f"{seeds} seeds." if seeds else f"as many seeds as {minutes:g} minutes allow, at least {least}.")
-    )
+    allowed = f"as many seeds as {minutes:g} minutes allow, at least {least}"
+    words = f"{seeds} seeds" if seeds else allowed
+    console.print(f"Training {len(METHODS)} methods on 5 images of each digit: {words}.")
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Bars(*columns, console=console, disable=not sys.stdout.isatty()) as display:
         task, start = display.add_task("starting", total=1.0), time.monotonic()
@@ -51,9 +50,8 @@ def demo(
         results = run(minutes, seeds, Trained())
         display.update(task, completed=1.0)
 
-    table = Table(
-        title=f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s", title_justify="left"
-    )
+    title = f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s"
+    table = Table(title=title, title_justify="left")
     for header in ("method", "mean", "sd", "vs. baseline", "95% interval"):
         table.add_column(header, justify="left" if header == "method" else "right")
     for row in ROWS:

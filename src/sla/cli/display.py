@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
@@ -43,14 +42,9 @@ class TrainingDisplay(Progress):
         self.leads = process_numbers().rank == 0
         self.console = LastingConsole(highlight=False, soft_wrap=True)
         self.live, self.last_report = live and self.leads, 0.0
-        self.bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+        rate = TextColumn("{task.fields[rate]}")
+        self.bars = Bars(*columns, rate, TimeRemainingColumn(), console=self.console)
         self.newest = Text()
         self.screen = Live(Group(self.bars, self.newest), console=self.console, refresh_per_second=4)
         self.tasks: dict[str, TaskID] = {}
@@ -62,9 +56,7 @@ class TrainingDisplay(Progress):
             self.screen.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.live:
             self.screen.stop()
 
@@ -105,9 +97,8 @@ def describe(numbers: dict[str, float]) -> str:
     """`loss 1.23  rate 0.1  single 71.0  aggregated 75.0`."""
     parts = []
     if "loss" in numbers:
-        parts.append(
-            f"loss {numbers['loss']:.3f}  lr {numbers['learning_rate']:.3g}  train {numbers['train']:.1f}"
-        )
+        parts = [f"loss {numbers['loss']:.3f}", f"lr {numbers['learning_rate']:.3g}"]
+        parts.append(f"train {numbers['train']:.1f}")
     parts += [f"{n.removeprefix('val_')} {v:.1f}" for n, v in numbers.items() if n.startswith("val_")]
     return "  ".join(parts)
 

@@ -12,14 +12,15 @@ app = typer.Typer(
     help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
 )
 METHODS = "protonet, ridge, r2d2 or svm"
-Option = typer.Option
+Argument, Option = typer.Argument, typer.Option
+Method = Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")]
+Views = Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")]
+Checkpoint = Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")]
 
 
 @app.command()
 def train(
-    data: Annotated[
-        str | None, typer.Argument(help="cifar-fs, fc100, mini-imagenet, or your own folder.")
-    ] = None,
+    data: Annotated[str | None, Argument(help="cifar-fs, fc100, mini-imagenet, or your own folder.")] = None,
     out: Annotated[Path | None, Option(help="Run folder. Default: runs/NAME-fewshot.")] = None,
     method: Annotated[str | None, Option(help=f"{METHODS}. Default: ridge.")] = None,
     views: Annotated[str | None, Option(help="rot4 (default), rgb3, ..., or none.")] = None,
@@ -68,7 +69,7 @@ def train(
 @app.command(cls=WithOldNames)
 def evaluate(
     runs: Annotated[
-        list[str], typer.Argument(help="One or two run folders, or the name of a pretrained backbone.")
+        list[str], Argument(help="One or two run folders, or the name of a pretrained backbone.")
     ],
     data: Annotated[str | None, Option(help="Data to use instead of the run's test classes.")] = None,
     shot: Annotated[str | None, Option(help="Shots, e.g. 1,5. Default: those of the run.")] = None,
@@ -80,9 +81,9 @@ def evaluate(
     ] = None,
     episodes: Annotated[int | None, Option(min=2, help="How many. Default: as in the run, or 1,000.")] = None,
     seed: Annotated[int, Option(help="Seed of the episodes.")] = 0,
-    method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
-    views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    method: Method = None,
+    views: Views = None,
+    checkpoint: Checkpoint = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"] | None, Option(help="Bad images: refuse or skip. Default: the run's.")
     ] = None,
@@ -142,12 +143,12 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 @app.command(cls=WithOldNames)
 def predict(
-    run: Annotated[str, typer.Argument(help="Run folder, or a pretrained backbone: efficientnet_lite0.")],
-    files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
+    run: Annotated[str, Argument(help="Run folder, or a pretrained backbone: efficientnet_lite0.")],
+    files: Annotated[list[Path], Argument(help="Image files, or folders of them.")],
     support: Annotated[Path, Option(help="Folder with one folder of images per class.")],
-    method: Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")] = None,
-    views: Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")] = None,
-    checkpoint: Annotated[str, Option(help="Checkpoint: last, or best on the validation classes.")] = "last",
+    method: Method = None,
+    views: Views = None,
+    checkpoint: Checkpoint = "last",
     on_bad_image: Annotated[
         Literal["refuse", "skip"], Option(help="Unreadable images: refuse, or skip with a note.")
     ] = "refuse",

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from sla.reproduce.jobs import Job
     from sla.reproduce.records import Record
 
-app = typer.Typer(
-    help="Reproduce the paper: `list` shows its tables, a name runs one, `render` compares the results.",
-    no_args_is_help=True,
-)
+HELP = "Reproduce the paper: `list` shows its tables, a name runs one, `render` compares the results."
+app = typer.Typer(help=HELP, no_args_is_help=True)
+Option = typer.Option
 
 Scale = Annotated[
     Literal["smoke", "small", "paper"],
@@ -43,7 +42,9 @@ def list_all(seeds: Seeds = 3) -> None:
             spent = cost(name, scale, seeds)
             runs = sum(not job.members for job in jobs_of(cells_of(name, scale, seeds)))
             words = title if scale == SCALES[0] else ""
-            rows.append((name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.hours(rate)), words))
+            rows.append(
+                (name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.flop / rate / 3600), words)
+            )
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
     print(f"Seeds: {seeds}. Time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
 
@@ -54,22 +55,16 @@ def list_recipes() -> None:
     from sla.cli.display import print_table
     from sla.recipes.load import all_recipes
 
-    rows = [
-        (name, f"{entry.cost:.1e}" if entry.cost else "", entry.expected)
-        for name, entry in all_recipes().items()
-    ]
+    recipes = all_recipes().items()
+    rows = [(name, f"{one.cost:.1e}" if one.cost else "", one.expected) for name, one in recipes]
     print_table(("name", "FLOP", "expected, %"), rows)
 
 
 @app.command()
 def render(
-    results: Annotated[
-        list[Path] | None, typer.Argument(help="Tables of results. Default: OUT/runs.csv.")
-    ] = None,
-    document: Annotated[
-        Path | None, typer.Option(help="Markdown file to write. Default: OUT/results.md.")
-    ] = None,
-    page: Annotated[Path | None, typer.Option(help="HTML file to write. Default: OUT/results.html.")] = None,
+    results: Annotated[list[Path] | None, typer.Argument(help="Tables; by default OUT/runs.csv.")] = None,
+    document: Annotated[Path | None, Option(help="Markdown file to write. Default: OUT/results.md.")] = None,
+    page: Annotated[Path | None, Option(help="HTML file to write. Default: OUT/results.html.")] = None,
     out: Out = OUT,
 ) -> None:
     """Write the results next to the paper's numbers, with a verdict on every claim."""
@@ -78,14 +73,10 @@ def render(
     from sla.reproduce.render import SHOWN, write
 
     sources = results or [out / "runs.csv"]
-    for path in sources:
-        if not path.is_file():
-            raise InputError(f"{path}: no such table of results")
     rows = _read_all(sources)
     if not any(row.scale in SHOWN for row in rows.values()):
-        raise InputError(
-            f"no row at {' or '.join(SHOWN)} scale: smoke results are only a check that everything runs"
-        )
+        scales = " or ".join(SHOWN)
+        raise InputError(f"no row at {scales} scale: smoke results only check that everything runs")
     document, page = document or out / "results.md", page or out / "results.html"
     check_writable(document, ".md")
     check_writable(page, ".html")
@@ -103,9 +94,6 @@ def merge(
     from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
 
-    for path in results:
-        if not path.is_file():
-            raise InputError(f"{path}: no such table of results")
     rows = _read_all(results)
     try:
         new = add_records(out / TABLE, rows.values())
@@ -115,46 +103,17 @@ def merge(
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
+    from sla.errors import InputError
     from sla.reproduce.records import read_records, unite_tables
 
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path}: no such table of results")
     return unite_tables(read_records(path) for path in paths)
 
 
-def _run(
-    name: str,
-    scale: str,
-    rows: str | None,
-    columns: str | None,
-    seeds: int,
-    jobs: int,
-    out: Path,
-    only: str | None,
-    print_commands: bool,
-) -> None:
-    from sla.errors import InputError, SLAError
-    from sla.reproduce.jobs import cells_of, jobs_of
-    from sla.reproduce.records import TABLE
-    from sla.reproduce.runner import commands, run_all
-
-    some = [[word.strip() for word in (text or "").split(",") if word.strip()] for text in (rows, columns)]
-    found = jobs_of(cells_of(name, scale, seeds, *some))
-    if only is not None:
-        found = [job for job in found if job.key == only]
-        if not found:
-            raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
-    if print_commands:
-        print("\n".join(commands(name, scale, found, out, seeds)))
-        return
-    if scale == "smoke":
-        print("smoke: runs on the 8x8 digits of this package instead of the table's data; ignore its numbers")
-    with RunnerDisplay(found) as display:
-        failed = run_all(found, out, display, jobs)
-    if name == "toy" and not failed:
-        _draw_toy(scale, out)
-    rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
-    print(f"results: {out / TABLE}{rendered}")
-    if failed:
-        raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def _list_names(name: str) -> None:
@@ -181,7 +140,7 @@ def _draw_toy(scale: str, out: Path) -> None:
 class RunnerDisplay:
     """One bar for all jobs, weighted by their cost, with the time left; plain lines without a terminal."""
 
-    def __init__(self, jobs: "Sequence[Job]") -> None:
+    def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
         from sla.cli.display import LastingConsole
@@ -254,24 +213,44 @@ def _hours(hours: float) -> str:
 def _command(name: str) -> Callable[..., None]:
     def reproduce(
         scale: Scale = "small",
-        rows: Annotated[str | None, typer.Option(help="Only these rows, e.g. baseline,sla-si.")] = None,
-        columns: Annotated[str | None, typer.Option(help="Only these columns, e.g. cifar10.")] = None,
+        rows: Annotated[str | None, Option(help="Only these rows, e.g. baseline,sla-si.")] = None,
+        columns: Annotated[str | None, Option(help="Only these columns, e.g. cifar10.")] = None,
         seeds: Seeds = 3,
-        jobs: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+        jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         out: Out = OUT,
-        only: Annotated[str | None, typer.Option(help="Only the run with this key.")] = None,
+        only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
         print_commands: Annotated[
-            bool,
-            typer.Option("--print-commands", help="Print one command per run, for a cluster, and stop."),
+            bool, Option("--print-commands", help="Print one command per run, for a cluster, and stop.")
         ] = False,
         names: Annotated[
-            bool, typer.Option("--list", help="Print the names of its rows and columns, and stop.")
+            bool, Option("--list", help="Print the names of its rows and columns, and stop.")
         ] = False,
     ) -> None:
+        from sla.errors import InputError, SLAError
+        from sla.reproduce.jobs import cells_of, jobs_of
+        from sla.reproduce.records import TABLE
+        from sla.reproduce.runner import commands, run_all
+
         if names:
-            _list_names(name)
-        else:
-            _run(name, scale, rows, columns, seeds, jobs, out, only, print_commands)
+            return _list_names(name)
+        found = jobs_of(cells_of(name, scale, seeds, _words(rows), _words(columns)))
+        if only is not None:
+            found = [job for job in found if job.key == only]
+            if not found:
+                raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
+        if print_commands:
+            print("\n".join(commands(name, scale, found, out, seeds)))
+            return
+        if scale == "smoke":
+            print("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
+        with RunnerDisplay() as display:
+            failed = run_all(found, out, display, jobs)
+        if name == "toy" and not failed:
+            _draw_toy(scale, out)
+        rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
+        print(f"results: {out / TABLE}{rendered}")
+        if failed:
+            raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
 
     return reproduce
 

@@ -143,14 +143,9 @@ class Comparison:
             found.setdefault(json.dumps([entry.inference, config], default=str), []).append(place)
         if all(len(places) == 1 for places in found.values()):
             return []
-        return [
-            SeedGroup(
-                places,
-                [self.entries[place].run.config.run.seed for place in places],
-                [self.accuracies[place].mean for place in places],
-            )
-            for places in found.values()
-        ]
+        seeds = [entry.run.config.run.seed for entry in self.entries]
+        top1 = [accuracy.mean for accuracy in self.accuracies]
+        return [SeedGroup(own, [seeds[i] for i in own], [top1[i] for i in own]) for own in found.values()]
 
     @cached_property
     def settings(self) -> dict[str, list[Any]]:
@@ -212,15 +207,11 @@ def compare(
     """
     runs, inferences = open_runs(names, inference, checkpoint)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
-    outputs = {
-        run: run.outputs(
-            images.of[run],
-            progress=progress,
-            what=f"evaluating {shown(run.folder)}",
-            inferences=tuple(name for one, name in zip(runs, inferences, strict=True) if one is run),
-        )
-        for run in images.of
-    }
+    outputs = {}
+    for run, dataset in images.of.items():
+        kinds = tuple(name for one, name in zip(runs, inferences, strict=True) if one is run)
+        what = f"evaluating {shown(run.folder)}"
+        outputs[run] = run.outputs(dataset, progress=progress, what=what, inferences=kinds)
     entries, classes = [], runs[0].classes
     for run, name in zip(runs, inferences, strict=True):
         # The runs may number the classes differently.
@@ -246,25 +237,17 @@ def as_tree(comparison: Comparison) -> dict[str, Any]:
         }
         if place:
             one = comparison.differences[place - 1]
-            gained, lost = (
-                [_flip(comparison, place, image) for image in images] for images in comparison.flipped(place)
-            )
             tree["difference"] = {**one._asdict(), "points": one.points._asdict(), "verdict": one.outcome}
-            tree["flipped"] = {"gained": gained, "lost": lost}
+            both = zip(("gained", "lost"), comparison.flipped(place), strict=True)
+            tree["flipped"] = {name: [_flip(comparison, place, i) for i in images] for name, images in both}
         entries.append(tree)
     groups = []
     for group in comparison.groups:
         mean, sd = group.spread
-        paired_by_seed = group.difference(comparison.groups[0]) if group is not comparison.groups[0] else None
-        groups.append(
-            {
-                "entries": group.places,
-                "seeds": group.seeds,
-                "mean": mean,
-                "sd": sd if len(group.seeds) > 1 else None,
-                "paired_by_seed": paired_by_seed and paired_by_seed._asdict(),
-            }
-        )
+        tree = {"entries": group.places, "seeds": group.seeds, "mean": mean}
+        found = group.difference(comparison.groups[0]) if group is not comparison.groups[0] else None
+        more = {"sd": sd if len(group.seeds) > 1 else None, "paired_by_seed": found and found._asdict()}
+        groups.append(tree | more)
     return {
         "images": len(comparison.dataset),
         "what": comparison.what,

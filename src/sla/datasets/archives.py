@@ -28,6 +28,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     *(ValueError, IndexError, OverflowError, struct.error, RuntimeError, OSError),
 )
 BAD_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # the name's fault, not the disk's
+Member = tuple[Any, str, int, str]  # with its name, its size, and why it is refused, if it is
 OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
@@ -98,13 +99,9 @@ def _one_line_errors(archive: Path) -> Iterator[None]:
 
 
 def _extract(
-    archive: Path,
-    members: Iterable[tuple[Any, str, int, str]],
-    write: Callable[[Any], object],
-    max_bytes: int,
-    max_files: int,
+    archive: Path, members: Iterable[Member], write: Callable[[Any], object], max_bytes: int, max_files: int
 ) -> None:
-    """Write each (member, name, size, why it is refused) unless something is wrong with it."""
+    """Write each member unless something is wrong with it."""
     total = 0
     for count, (member, name, size, refusal) in enumerate(members, 1):
         total += size  # neither reader unpacks more than the size in the header

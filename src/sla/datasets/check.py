@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sla.datasets.catalogue import CATALOGUE, source_of
 from sla.datasets.download import verify_files
-from sla.datasets.entry import SPLIT_NAMES, Entry
+from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.find import find
 from sla.datasets.load import load
 from sla.disk import replacing
@@ -84,17 +86,17 @@ def check(
     found = find(entry.name, root=root) if entry else None
     folder = found[0] if found else Path(data)
     compared = verify_files(source_of(entry), folder) if entry else []
-    parts = [(name, part) for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None]
-    passes = [_Pass(name, part, entry) for name, part in parts]
-    for one in passes if pixels else ():
-        one.read(watcher)
+    parts = {name: part for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None}
+    whole = entry.splits if entry else {}
+    checks = [_check_split(name, part, whole.get(name)) for name, part in parts.items()]
+    keys = {one.name: _read_split(one, parts[one.name], watcher) if pixels else {} for one in checks}
     shared = {}
-    for i, first in enumerate(passes):
-        for second in passes[i + 1 :]:
-            shared[first.name, second.name] = first.found_in(second)
+    for a, b in combinations(parts, 2):
+        places = sorted((keys[a][key], keys[b][key]) for key in keys[a].keys() & keys[b].keys())
+        shared[a, b] = [(parts[a].name(here), parts[b].name(there)) for here, there in places]
     if sheet is not None:
         write_sheet(splits, sheet)
-    return Check(splits.name, folder, [one.summary() for one in passes], compared, shared, pixels)
+    return Check(splits.name, folder, checks, compared, shared, pixels)
 
 
 def write_sheet(splits: Splits, path: Path) -> None:
@@ -117,67 +119,49 @@ def write_sheet(splits: Splits, path: Path) -> None:
         image.save(file, "PNG")
 
 
-class _Pass:
-    """One pass over a split: a key per image, the corrupt ones, and the sums of the pixels."""
+def _check_split(name: str, data: Dataset, expected: int | None) -> SplitCheck:
+    """What can be said of a split without decoding it."""
+    counts = data.counts()
+    low, high = ((data.classes[c], int(counts[c])) for c in (counts.argmin(), counts.argmax()))
+    return SplitCheck(name, len(data), expected, data.num_classes, low, high)
 
-    def __init__(self, name: str, data: Dataset, entry: Entry | None) -> None:
-        self.name, self.data, self.entry = name, data, entry
-        self.keys: dict[bytes, int] = {}  # of each distinct image, its first place
-        self.repeated: list[tuple[int, int]] = []
-        self.corrupt: list[tuple[str, str]] = []
-        self.sums = np.zeros((3, data.images.shape[0]))  # of ones, pixels and squares, by channel
 
-    def read(self, progress: Progress) -> None:
-        """Decode every image."""
-        places, what = range(len(self.data)), f"checking {self.name}"
-        for part, (keys, bad, sums) in in_threads(self._keys, places, progress=progress, what=what):
-            self.corrupt += bad
-            self.sums += sums
-            for place, key in zip(part, keys, strict=True):
-                if key is not None and self.keys.setdefault(key, place) != place:
-                    self.repeated.append((place, self.keys[key]))
+def _read_split(found: SplitCheck, data: Dataset, progress: Progress) -> dict[bytes, int]:
+    """Decode every image; returns a key for each distinct one, with its first place."""
+    first: dict[bytes, int] = {}
+    total = np.zeros((3, data.images.shape[0]))  # of ones, pixels and squares, by channel
+    passes = in_threads(
+        partial(_keys, data), range(len(data)), progress=progress, what=f"checking {found.name}"
+    )
+    for part, (keys, bad, sums) in passes:
+        found.corrupt += bad
+        total += sums
+        for place, key in zip(part, keys, strict=True):
+            if key is not None and (before := first.setdefault(key, place)) != place:
+                found.repeated.append((data.name(place), data.name(before)))
+                found.mislabelled += int(data.targets[place] != data.targets[before])
+    if total[0, 0]:
+        mean = total[1] / total[0]
+        found.mean = tuple(mean.tolist())
+        found.std = tuple(np.sqrt(np.maximum(total[2] / total[0] - mean**2, 0)).tolist())
+    return first
 
-    def _keys(self, places: Rows) -> tuple[list[bytes | None], list[tuple[str, str]], np.ndarray]:
-        keys: list[bytes | None] = []
-        bad, sums = [], np.zeros_like(self.sums)
-        for place in places:
-            try:
-                pixels = self.data.read([place]).images[0].numpy()
-            except BadImageError as error:
-                keys.append(None)
-                bad.append((error.path, error.reason))
-                continue
-            keys.append(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest())
-            flat = pixels.reshape(len(pixels), -1) / 255
-            sums += [np.full(len(pixels), flat.shape[1]), flat.sum(1), (flat**2).sum(1)]
-        return keys, bad, sums
 
-    def found_in(self, other: "_Pass") -> list[tuple[str, str]]:
-        """Names of images here and of identical ones in the other."""
-        both = self.keys.keys() & other.keys.keys()
-        places = sorted((self.keys[key], other.keys[key]) for key in both)
-        return [(self.data.name(here), other.data.name(there)) for here, there in places]
-
-    def summary(self) -> SplitCheck:
-        """The results for one split."""
-        data, counts = self.data, self.data.counts()
-        low, high = int(counts.argmin()), int(counts.argmax())
-        found = SplitCheck(
-            self.name,
-            len(data),
-            self.entry.splits.get(self.name) if self.entry else None,
-            data.num_classes,
-            (data.classes[low], int(counts[low])),
-            (data.classes[high], int(counts[high])),
-            self.corrupt,
-            [(data.name(place), data.name(first)) for place, first in self.repeated],
-            sum(data.targets[place] != data.targets[first] for place, first in self.repeated),
-        )
-        if self.sums[0, 0]:
-            mean = self.sums[1] / self.sums[0]
-            found.mean = tuple(mean.tolist())
-            found.std = tuple(np.sqrt(np.maximum(self.sums[2] / self.sums[0] - mean**2, 0)).tolist())
-        return found
+def _keys(data: Dataset, places: Rows) -> tuple[list[bytes | None], list[tuple[str, str]], np.ndarray]:
+    """A key of each image, None for a corrupt one; the corrupt ones and why; and sums over the pixels."""
+    keys: list[bytes | None] = []
+    bad, sums = [], np.zeros((3, data.images.shape[0]))
+    for place in places:
+        try:
+            pixels = data.read([place]).images[0].numpy()
+        except BadImageError as error:
+            keys.append(None)
+            bad.append((error.path, error.reason))
+            continue
+        keys.append(hashlib.blake2b(pixels.tobytes(), digest_size=16).digest())
+        flat = pixels.reshape(len(pixels), -1) / 255
+        sums += [np.full(len(pixels), flat.shape[1]), flat.sum(1), (flat**2).sum(1)]
+    return keys, bad, sums
 
 
 def _readable(data: Dataset, places: np.ndarray) -> Iterator[np.ndarray]:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from sla.datasets.catalogue import CATALOGUE
+from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.load import load
 from sla.datasets.scan import SPLITS
 from sla.errors import InputError, listed, shown
-from sla.images.store import Dataset, Splits
+from sla.images.store import Splits
 from sla.sampling.draws import seed_of
 from sla.sampling.protocols import class_subset
 
@@ -35,17 +36,14 @@ def load_class_splits(
         return splits if way is None else split_classes(splits, way, seed)
     train = load(folders["train"], **options).train
     size = train.images.shape[1:]  # the others like train
-    parts = {
-        name: load(folders[name], **(options | {"size": size})).train
-        for name in ("val", "test")
-        if name in folders
-    }
-    for name, part in parts.items() if way is not None else ():
-        if both := sorted(set(part.classes) & set(train.classes)):
-            some = listed([shown(label) for label in both])
-            raise InputError(
-                f"{shown(source)}: {name} has classes of train ({some}); few-shot splits have none in common"
-            )
+    parts = {}
+    for name in ("val", "test"):
+        if name not in folders:
+            continue
+        parts[name] = load(folders[name], **(options | {"size": size})).train
+        if way is not None and (both := sorted(set(parts[name].classes) & set(train.classes))):
+            some = f"{name} has classes of train ({listed([shown(label) for label in both])})"
+            raise InputError(f"{shown(source)}: {some}; few-shot splits have none in common")
     return Splits(Path(source).expanduser().absolute().name, train, parts.get("val"), parts.get("test"))
 
 
@@ -61,22 +59,15 @@ def split_classes(splits: Splits, way: int, seed: int = 0) -> Splits:
         )
     val = val if count - test - val >= way else 0
     order = np.random.default_rng(seed_of(seed, "classes")).permutation(count)
-    chosen = np.sort(order[test + val :]), np.sort(order[test : test + val]), np.sort(order[:test])
-    parts: list[Dataset | None] = [
-        class_subset(data, [int(label) for label in some]) if len(some) else None for some in chosen
-    ]
-    assert parts[0] is not None
-    return replace(splits, train=parts[0], val=parts[1], test=parts[2])
+    tested, judged, learnt = (sorted(some.tolist()) for some in np.split(order, [test, test + val]))
+    val_part = class_subset(data, judged) if judged else None
+    return replace(splits, train=class_subset(data, learnt), val=val_part, test=class_subset(data, tested))
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
     """The folders `train`, `val` and `test`, if a folder contains no other folders."""
-    names = {0: "train", 1: "val", 2: "test"}
-    inner = (
-        [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-        if path.is_dir()
-        else []
-    )
-    if not inner or not all(entry.name.lower() in SPLITS for entry in inner):
+    inside = path.iterdir() if path.is_dir() else ()
+    inner = [entry for entry in inside if entry.is_dir() and not entry.name.startswith(".")]
+    if not all(entry.name.lower() in SPLITS for entry in inner):
         return {}
-    return {names[SPLITS[entry.name.lower()]]: entry for entry in inner}
+    return {SPLIT_NAMES[SPLITS[entry.name.lower()]]: entry for entry in inner}

@@ -27,8 +27,6 @@ NPM_TIMEOUT = 1800.0
 MAX_BYTES = 300 << 30  # of a file whose size is unknown
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Progress = Advance  # the old name; remove when nothing imports it from here
-
 
 class DownloadError(SLAError):
     """A download that failed; what has arrived is kept where it can be resumed."""
@@ -83,12 +81,8 @@ def fetch(
         part.unlink()
         if not resumed:
             raise
-        _stream(url, part, size, progress)  # what was resumed may be the start of another version
-        try:
-            verify(part, checksum, size, url)
-        except DownloadError:
-            part.unlink()
-            raise
+        # What was resumed may be the start of another version: once more, from the beginning.
+        return fetch(url, target, size=size, checksum=checksum, progress=progress)
     os.replace(part, target)
     return target
 
@@ -128,14 +122,12 @@ def verify_files(entry: Entry, folder: Path) -> list[Path]:
 
 
 def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Advance) -> None:
-    kept = _kept(target)
-    for file in files:
-        name = file.url.rsplit("/", 1)[1]
-        got = kept / name
+    fetched = {file: _kept(target) / file.url.rsplit("/", 1)[1] for file in files}
+    for file, got in fetched.items():
         if not got.exists():
             fetch(file.url, got, size=file.bytes, checksum=file.checksum, progress=progress)
-    for file in files:
-        got, limit = kept / file.url.rsplit("/", 1)[1], 20 * (file.bytes or MAX_BYTES // 20) + (64 << 20)
+    for file, got in fetched.items():
+        limit = 20 * (file.bytes or MAX_BYTES // 20) + (64 << 20)
         if got.suffix in (".tar", ".tgz", ".zip") or got.name.endswith(".tar.gz"):
             unpack_into(got, folder, max_bytes=limit)
         elif got.suffix == ".gz":
@@ -198,10 +190,8 @@ def _stream(url: str, part: Path, size: int | None, progress: Advance) -> None:
                 for chunk in iter(lambda: response.read(CHUNK), b""):
                     out.write(chunk)
                     start += len(chunk)
-                    if start > (total or MAX_BYTES):
-                        raise DownloadError(
-                            f"{url}: sends more than the {total or MAX_BYTES:,} bytes expected"
-                        )
+                    if start > (most := total or MAX_BYTES):
+                        raise DownloadError(f"{url}: sends more than the {most:,} bytes expected")
                     progress(part.name.removesuffix(".part"), start, total)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:

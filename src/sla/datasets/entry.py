@@ -1,7 +1,7 @@
 """What an entry of the catalogue says of a dataset: contents, downloads, terms, how it lies on disk."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -53,8 +53,8 @@ class PaperPreprocessing(_Checked):
     size: int  # of the image the network sees
     train: str
     test: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()  # as the entry's unless given
+    std: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,11 @@ class Entry(_Checked):
 
     def __post_init__(self) -> None:
         channels = self.shape[0]
-        defaults: dict[str, Any] = {
-            "mean": (0.5,) * channels,
-            "std": (0.5,) * channels,
-            "folders": (self.name,),
-        }
-        for name, value in defaults.items():
+        half = (0.5,) * channels
+        for name, value in (("mean", half), ("std", half), ("folders", (self.name,))):
             object.__setattr__(self, name, getattr(self, name) or value)
+        if self.paper and not self.paper.mean:
+            object.__setattr__(self, "paper", replace(self.paper, mean=self.mean, std=self.std))
         if not len(self.mean) == len(self.std) == channels:
             raise InputError(f"{len(self.mean)} means and {len(self.std)} stds for {channels} channels")
         if "train" not in self.splits or not set(self.splits) <= set(SPLIT_NAMES):

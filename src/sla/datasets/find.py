@@ -1,6 +1,6 @@
 """Datasets by name: where one lies on this machine, and downloading one; imports no torch."""
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def get(name: str, *, root: str | Path | None = None, progress: Advance | None =
         with exclusive(base / f".{source.name}.lock"):
             if found := find(name, root=root):
                 return Got(found[0], "already there")
-            route = obtain(source, base / source.name, as_progress(progress), _reads_as(source))
+            route = obtain(source, base / source.name, as_progress(progress), partial(_accept, source))
     except OSError as error:
         raise SLAError(f"{base}: cannot be written: {error.strerror}") from None
     found = find(name, root=root)
@@ -49,14 +49,10 @@ def get(name: str, *, root: str | Path | None = None, progress: Advance | None =
     return Got(found[0], route)
 
 
-def _reads_as(entry: Entry) -> Callable[[Path], None]:
+def _accept(entry: Entry, folder: Path) -> None:
+    found = find_layout(entry, [folder])
+    if found is None:
+        raise InputError(f"the download is not {expected_layout(entry)}")
     files = [file for route in entry.routes if isinstance(route, Web) for file in route.files]
-
-    def accept(folder: Path) -> None:
-        found = find_layout(entry, [folder])
-        if found is None:
-            raise InputError(f"the download is not {expected_layout(entry)}")
-        if any(file.checksum is None for file in files):
-            found[1].read(found[0])  # without checksums, its lists must at least name the files that exist
-
-    return accept
+    if any(file.checksum is None for file in files):
+        found[1].read(found[0])  # without checksums, its lists must at least name the files that exist

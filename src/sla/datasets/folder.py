@@ -20,7 +20,6 @@ def load_folder(
     on_bad_image: OnBadImage = "refuse",
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
-    index_dir: Path | None = None,
     progress: Advance | None = None,
 ) -> Splits:
     """A folder `<class>/*.jpg`, one with `train/ val/ test/` of that kind, or a CSV of path and label.
@@ -37,16 +36,9 @@ def load_folder(
         raise InputError(f"{shown(path)}: no such folder or CSV file")
     if not path.is_dir() and path.suffix.lower() not in (".csv", ".tsv"):
         raise InputError(f"{shown(path)}: neither a folder nor a .csv file")
-    index = open_index(path, index_dir)
-    data, kept = store_files(
-        path,
-        index.paths,
-        index.targets,
-        index.classes,
-        storage,
-        needed=index.splits == 0,
-        index_dir=index_dir,
-    )
+    index = open_index(path)
+    needed = index.splits == 0
+    data, kept = store_files(path, index.paths, index.targets, index.classes, storage, needed)
     rows = [np.flatnonzero(index.splits[kept] == split) for split in range(3)]
     train, val, test = (data.subset(some) if len(some) else None for some in rows)
     assert train is not None  # the index made sure of it

@@ -31,9 +31,7 @@ LAYOUTS = {
     "imagenet": Layout(("train/", "val/"), wordnet.read_imagenet),
     "inaturalist": Layout(("train2018.json", "val2018.json"), read_inaturalist),
     "mini-cached": Layout((wordnet.CACHED.format("train"),), wordnet.read_mini_cached),
-    "mini-categories": Layout(
-        (wordnet.CATEGORIES.format("train_phase_train"),), wordnet.read_mini_categories
-    ),
+    "mini-categories": Layout((wordnet.CATEGORIES.format(wordnet.PHASE),), wordnet.read_mini_categories),
     "mini-csv": Layout(("images/", "train.csv", "val.csv", "test.csv"), wordnet.read_mini_csv),
     "mini-folders": Layout(("train/", "val/", "test/"), wordnet.read_mini_folders),
 }

@@ -21,7 +21,7 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, store_files
 from sla.images.store import ArrayImages, Dataset, Splits
-from sla.progress import Advance, Progress, as_progress
+from sla.progress import Advance, as_progress
 
 NAMESAKES = ("mnist", "fashion-mnist")
 
@@ -48,23 +48,20 @@ def load(
     watcher = as_progress(progress)
     storage = Storage(both, on_bad_image, cache, memory_limit, watcher)
     if isinstance(data, str) and data in CATALOGUE:
-        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download, watcher)
+        return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download)
     path = Path(data).expanduser()
     if not path.exists() and os.sep not in str(data) and path.suffix.lower() not in (".csv", ".tsv"):
-        raise InputError(
-            f"{data!r} is neither a folder nor the name of a dataset{nearest(str(data), list(CATALOGUE))}"
-        )
+        hint = nearest(str(data), list(CATALOGUE))
+        raise InputError(f"{data!r} is neither a folder nor the name of a dataset{hint}")
     return load_folder(
         path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=watcher
     )
 
 
-def _load_named(
-    entry: Entry, root: Path | None, storage: Storage, download: bool, progress: Progress
-) -> Splits:
+def _load_named(entry: Entry, root: Path | None, storage: Storage, download: bool) -> Splits:
     found = find(entry.name, root=root)
     if found is None and download:
-        get(entry.name, root=root, progress=progress)
+        get(entry.name, root=root, progress=storage.progress)
         found = find(entry.name, root=root)
     if found is None:
         source, way = source_of(entry), entry.agreement or f"`sla data get {entry.name}` downloads it"
@@ -74,14 +71,15 @@ def _load_named(
     folder, layout = found
     parts = layout.read(folder)
     _refuse_namesake(entry, parts, folder)
-    splits = (
-        _few_shot_cifar(entry, parts, folder) if entry.made_of else _assemble(entry, parts, folder, storage)
-    )
-    _warn_of_differences(entry, splits, folder)
-    return splits
+    if entry.made_of:
+        held = _few_shot_cifar(entry, parts, folder)
+    else:
+        held = _assemble(entry, parts, folder, storage)
+    _warn_of_differences(entry, held, folder)
+    return Splits(entry.name, held["train"], held.get("val"), held.get("test"), entry.mean, entry.std)
 
 
-def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> Splits:
+def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> dict[str, Dataset]:
     held: dict[str, Dataset] = {}
     for split, part in parts.items():
         if isinstance(part, Arrays):
@@ -92,11 +90,7 @@ def _assemble(entry: Entry, parts: Parts, folder: Path, storage: Storage) -> Spl
         storage = replace(storage, size=held[split].images.shape[1:])  # the others like train
         if not entry.few_shot:
             held[split] = _as_in_train(held[split], held["train"].classes, folder, split)
-    return _splits(entry, held)
-
-
-def _splits(entry: Entry, held: dict[str, Dataset]) -> Splits:
-    return Splits(entry.name, held["train"], held.get("val"), held.get("test"), entry.mean, entry.std)
+    return held
 
 
 def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: str) -> Dataset:
@@ -107,7 +101,7 @@ def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: s
     return replace(part, targets=place[part.targets], classes=classes)
 
 
-def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> Splits:
+def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> dict[str, Dataset]:
     """CIFAR-FS and FC100: all 600 images of a class, those of train before those of test."""
     train, test = parts["train"], parts["test"]
     assert isinstance(train, Arrays)
@@ -125,7 +119,7 @@ def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> Splits:
         place[[train.classes.index(name) for name in names]] = np.arange(len(names))
         rows = np.flatnonzero(place[targets] >= 0)
         held[split] = Dataset(images, place[targets[rows]], tuple(names), rows)
-    return _splits(entry, held)
+    return held
 
 
 def _tensor(pixels: np.ndarray) -> torch.Tensor:
@@ -144,19 +138,12 @@ def _refuse_namesake(entry: Entry, parts: Parts, folder: Path) -> None:
             raise InputError(f"{folder}: this is {other}, not {entry.name}")
 
 
-def _warn_of_differences(entry: Entry, splits: Splits, folder: Path) -> None:
+def _warn_of_differences(entry: Entry, held: dict[str, Dataset], folder: Path) -> None:
     """Warn if there are fewer, or more, images or classes than in the whole dataset."""
-    parts = {"train": splits.train, "val": splits.val, "test": splits.test}
-    found = {name: len(part) for name, part in parts.items() if part is not None}
-    if entry.few_shot:
-        classes = sum(part.num_classes for part in parts.values() if part is not None)
-    else:
-        classes = splits.train.num_classes
-    if found == entry.splits and classes == entry.num_classes:
-        return
-    counts = ", ".join(
-        f"{found.get(name, 0):,} of {whole:,} {name} images" for name, whole in entry.splits.items()
-    )
-    warnings.warn(
-        f"{entry.name} in {folder}: {classes:,} of {entry.num_classes:,} classes, {counts}", SLAWarning
-    )
+    found = {name: len(part) for name, part in held.items()}
+    counts = [part.num_classes for part in held.values()]
+    classes = sum(counts) if entry.few_shot else held["train"].num_classes
+    if found != entry.splits or classes != entry.num_classes:
+        said = [f"{classes:,} of {entry.num_classes:,} classes"]
+        said += [f"{found.get(name, 0):,} of {whole:,} {name} images" for name, whole in entry.splits.items()]
+        warnings.warn(f"{entry.name} in {folder}: {', '.join(said)}", SLAWarning)

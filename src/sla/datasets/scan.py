@@ -24,12 +24,12 @@ RECENT = 4  # indices held in memory: a command opens the same folder several ti
 _recent: dict[tuple[Path, str], Index] = {}
 
 
-def open_index(path: str | Path, index_dir: Path | None = None) -> Index:
+def open_index(path: str | Path) -> Index:
     """The index of a folder or CSV: an earlier one while none of its folders has changed, else a new one.
 
     It is held in memory, and saved in the package's cache folder, never in the data.
     """
-    file = index_file(path, index_dir)
+    file = index_file(path)
     key = file, os.path.abspath(path)
     index = _recent.pop(key, None)
     if index is None or not index.is_current():

@@ -92,18 +92,6 @@ class _Array:
         return flat.reshape(self.shape, order="F" if self.order == "F" else "C")
 
 
-def _dtype(code: Any, *_flags: Any) -> _Dtype:
-    return _Dtype(_text(code))
-
-
-def _empty_array(*_arguments: Any) -> _Array:
-    return _Array()
-
-
-def _array_from_buffer(data: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    return _Array(shape, dtype, order, data)
-
-
 def _scalar(dtype: Any, data: Any) -> Any:
     return _Array((1,), dtype, "C", data).built()[0].item()
 
@@ -116,19 +104,17 @@ def _no_use(*_arguments: Any) -> None:
     raise ValueError("an array made in an unknown way")
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "multiarray._reconstruct": _empty_array,
-    "multiarray.scalar": _scalar,
-    "numeric._frombuffer": _array_from_buffer,
-}
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "numpy.dtype": _dtype,
+MAKERS: dict[str, Callable[..., Any]] = {
+    "numpy.dtype": lambda code, *_flags: _Dtype(_text(code)),
     "numpy.ndarray": _no_use,  # named as an argument of _reconstruct, never called
     "_codecs.encode": _encode,
 }
-MAKERS = _PLAIN | {
-    f"numpy.{core}.{name}": make for core in ("core", "_core") for name, make in _NUMPY.items()
-}
+for _core in ("numpy.core", "numpy._core"):
+    MAKERS[f"{_core}.multiarray._reconstruct"] = lambda *_type_and_shape: _Array()  # its state follows
+    MAKERS[f"{_core}.multiarray.scalar"] = _scalar
+    MAKERS[f"{_core}.numeric._frombuffer"] = lambda data, dtype, shape, order: _Array(
+        shape, dtype, order, data
+    )
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ def cache_dir() -> Path:
     return base / "sla"
 
 
-def index_file(path: str | Path, index_dir: Path | None = None, suffix: str = ".npz") -> Path:
+def index_file(path: str | Path, suffix: str = ".npz") -> Path:
     """Where the index of a folder or CSV is kept."""
     name = hashlib.blake2b(os.fsencode(os.path.realpath(path)), digest_size=12).hexdigest()
-    return (index_dir or cache_dir() / "index") / f"{name}{suffix}"
+    return cache_dir() / "index" / f"{name}{suffix}"

@@ -111,9 +111,8 @@ def _quiet() -> Iterator[None]:
 def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return reason(error)
-    if isinstance(error, Image.DecompressionBombError):
-        pixels = re.search(r"\d+", str(error))
-        return _too_large(int(pixels[0]) if pixels else None, max_pixels)
+    if isinstance(error, Image.DecompressionBombError) and (pixels := re.search(r"\d+", str(error))):
+        return _too_large(int(pixels[0]), max_pixels)
     if isinstance(error, Image.UnidentifiedImageError):
         if os.path.getsize(path) == 0:
             return "an empty file"
@@ -122,9 +121,8 @@ def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
     return f"a damaged image ({text})"
 
 
-def _too_large(pixels: int | None, max_pixels: int) -> str:
-    claim = f"claims {pixels:,} pixels" if pixels else "claims too many pixels"
-    return f"{claim}, more than the {max_pixels:,} allowed"
+def _too_large(pixels: int, max_pixels: int) -> str:
+    return f"claims {pixels:,} pixels, more than the {max_pixels:,} allowed"
 
 
 def _orientation(image: Image.Image) -> int:

@@ -18,7 +18,6 @@ from sla.images.store import ArrayImages, Pixels, Rows
 from sla.progress import QUIET, Progress
 
 T = TypeVar("T")
-Tick = Callable[[int, int], None]  # images done, of how many
 CHUNK = 32  # rows that a thread takes at a time
 SKIP_HINT = "in a dataset, on_bad_image='skip' (`--on-bad-image skip`) skips such files"
 MAX_THREADS = 16  # more would wait for the interpreter, and use memory
@@ -65,9 +64,7 @@ class FileImages:
         return self.paths[row]
 
 
-def load_into_memory(
-    files: FileImages, *, threads: int | None = None, progress: Progress = QUIET
-) -> ArrayImages:
+def load_into_memory(files: FileImages, *, progress: Progress = QUIET) -> ArrayImages:
     """All images decoded once, in threads.
 
     Pillow decodes outside the interpreter's lock: on 4,000 images of CUB two threads took 2.7 s, two
@@ -75,7 +72,7 @@ def load_into_memory(
     """
     pixels = torch.empty((len(files), *files.shape), dtype=torch.uint8)
     aspect = torch.empty(len(files))
-    for rows, block in in_threads(files.read, range(len(files)), threads=threads, progress=progress):
+    for rows, block in in_threads(files.read, range(len(files)), progress=progress):
         pixels[rows.start : rows.stop], aspect[rows.start : rows.stop] = block
     return ArrayImages(pixels, aspect=aspect, names=files.paths)
 
@@ -94,7 +91,7 @@ def find_bad(
                 reasons[int(row)] = error.reason
         return reasons
 
-    yield from in_threads(corrupt, rows, progress=progress)
+    return in_threads(corrupt, rows, progress=progress)
 
 
 def readable_rows(files: FileImages) -> list[int]:

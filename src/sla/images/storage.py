@@ -45,9 +45,7 @@ def store_files(
     targets: np.ndarray,
     classes: tuple[str, ...],
     storage: Storage,
-    *,
     needed: np.ndarray | None = None,
-    index_dir: Path | None = None,
 ) -> tuple[Dataset, np.ndarray]:
     """These files with their targets (n,), and which of them are in the dataset: bool (n,).
 
@@ -56,15 +54,20 @@ def store_files(
     """
     files, readable = FileImages(paths, storage.size or choose_size(paths)), np.ones(len(paths), bool)
     if storage.on_bad_image == "skip":
-        readable = readable_files(
-            files, index_file(source, index_dir, ".sound.npy"), progress=storage.progress
-        )
+        known = index_file(source, ".sound.npy")
+        readable = readable_files(files, known, progress=storage.progress)
         left = np.bincount(targets[readable if needed is None else readable & needed], minlength=len(classes))
         if not left.all():
             name = shown(classes[int(left.argmin())])
             raise InputError(f"{shown(source)}: class {name!r} has no readable image")
         files = FileImages(paths.keep(readable), files.size)
-    return Dataset(_store(files, source, storage), targets[readable], classes), readable
+    progress = storage.progress
+    if storage.cache is not None:
+        files = build_cache(files, storage.cache, index_file(source).stem, progress=progress)
+        progress = QUIET  # what follows is a copy
+    fits = len(files) * math.prod(files.shape) <= storage.memory_limit
+    images: Images = load_into_memory(files, progress=progress) if fits else files
+    return Dataset(images, targets[readable], classes), readable
 
 
 def choose_size(paths: Paths) -> tuple[int, int]:
@@ -106,28 +109,13 @@ def readable_files(files: FileImages, known: Path, *, progress: Progress = QUIET
             bad |= reasons
     finally:  # also when interrupted: the next start resumes from here
         if len(rows) > len(bad):
-            _keep(keys[good], known)
+            try:
+                with replacing(known) as file:
+                    np.save(file, keys[good])
+            except OSError as error:
+                message = f"the list of readable images cannot be written: {reason(error)}"
+                warnings.warn(f"{shown(known)}: {message}", SLAWarning)
     if bad:
         named = listed([f"{shown(files.name(row))}: {why}" for row, why in bad.items()], separator="; ")
         warnings.warn(f"skipped {len(bad)} of {len(files)} images: {named}", SLAWarning)
     return good
-
-
-def _keep(keys: np.ndarray, known: Path) -> None:
-    """Remember these; if they cannot be written, that is only a warning."""
-    try:
-        with replacing(known) as file:
-            np.save(file, keys)
-    except OSError as error:
-        message = f"{shown(known)}: the list of readable images cannot be written: {reason(error)}"
-        warnings.warn(message, SLAWarning)
-
-
-def _store(files: FileImages, source: Path, storage: Storage) -> Images:
-    """In memory, on disk at the stored size, or as files decoded on read."""
-    progress = storage.progress
-    if storage.cache is not None:
-        files = build_cache(files, storage.cache, index_file(source).stem, progress=progress)
-        progress = QUIET  # what follows is a copy
-    fits = len(files) * math.prod(files.shape) <= storage.memory_limit
-    return load_into_memory(files, progress=progress) if fits else files

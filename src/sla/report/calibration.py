@@ -6,18 +6,16 @@ from torch import Tensor
 from sla.report.charts import Bin
 from sla.runs.metrics import BINS, calibration_error
 
+Calibration = tuple[str, float, list[Bin]]  # its name, ECE in percent, bins
 
-def calibrations(
-    logits: Tensor, targets: Tensor, temperature: float | None
-) -> list[tuple[str, float, list[Bin]]]:
-    """(name, ECE in percent, bins) without temperature scaling and, if a temperature was fitted, with it."""
-    found = {"Without temperature scaling": 1.0}
+
+def calibrations(logits: Tensor, targets: Tensor, temperature: float | None) -> list[Calibration]:
+    """Without temperature scaling and, if a temperature was fitted, with it."""
+    used = {"Without temperature scaling": 1.0}
     if temperature is not None:
-        found[f"With temperature {temperature:.3f}"] = temperature
-    return [
-        (name, calibration_error(logits, targets, value), reliability(logits, targets, value))
-        for name, value in found.items()
-    ]
+        used[f"With temperature {temperature:.3f}"] = temperature
+    errors = {name: calibration_error(logits, targets, value) for name, value in used.items()}
+    return [(name, errors[name], reliability(logits, targets, value)) for name, value in used.items()]
 
 
 def reliability(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> list[Bin]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from sla.stats import Interval
 
+Ticks = Sequence[tuple[float, str]]  # percent of the side, text
 MOST_POINTS = 300  # of a line; above that, neighbours are averaged
 MOST_MARKS = 40  # points of a line that has each of them marked
 
@@ -32,11 +33,10 @@ def strip_chart(strips: Sequence[Strip], unit: str = "%") -> Markup:
         share = (min(max(value, low), high) - low) / (high - low)
         return f"{2 + 96 * share:.2f}%"
 
-    grid = "".join(
-        f'<line class="grid-line" x1="{place(t)}" x2="{place(t)}" y1="0" y2="100%"/>' for t in ticks
-    )
-    reference = place(strips[0].interval.mean)
-    grid += f'<line class="reference" x1="{reference}" x2="{reference}" y1="0" y2="100%"/>'
+    upright = [("grid-line", tick) for tick in ticks] + [("reference", strips[0].interval.mean)]
+    grid = ""
+    for kind, x in upright:
+        grid += f'<line class="{kind}" x1="{place(x)}" x2="{place(x)}" y1="0" y2="100%"/>'
     rows = []
     for strip in strips:
         mean, left, right = strip.interval
@@ -128,15 +128,8 @@ def reliability_chart(bins: Sequence[Bin], label: str) -> Markup:
     return _plot(drawn, label, ticks, ticks, "confidence", "plot square")
 
 
-def _plot(
-    drawn: str,
-    label: str,
-    up: Sequence[tuple[float, str]],
-    along: Sequence[tuple[float, str]],
-    axis: str,
-    kind: str = "plot",
-) -> Markup:
-    """A drawing of 100 x 100, stretched to the available space, with ticks (percent, text) beside it."""
+def _plot(drawn: str, label: str, up: Ticks, along: Ticks, axis: str, kind: str = "plot") -> Markup:
+    """A drawing of 100 x 100, stretched to the available space, with ticks beside it."""
     side = "".join(f'<span style="bottom:{place:.2f}%">{escape(text)}</span>' for place, text in up)
     # Centred, the last tick would run off the page.
     below = "".join(

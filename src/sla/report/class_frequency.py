@@ -63,9 +63,7 @@ def train_counts(result: dict[str, Any], num_classes: int) -> list[int] | None:
     return counts if all(type(n) is int and n >= 0 for n in counts) else None
 
 
-def frequencies(
-    result: dict[str, Any], outputs: Outputs, headline: str, classes: Sequence[str]
-) -> Frequencies:
+def frequencies(result: dict, outputs: Outputs, headline: str, classes: Sequence[str]) -> Frequencies:
     """Accuracy by inference for frequent and rare classes, and balanced over all of them."""
     counts, targets = train_counts(result, len(classes)), outputs.targets
     means: list[float | None] = [balanced_accuracy(logits, targets) for logits in outputs.logits.values()]
@@ -91,9 +89,8 @@ def _accuracy(
     hits = {key: int((logits[own].argmax(1) == targets).sum()) for key, logits in outputs.logits.items()}
     accuracies = [100 * n / images if images else None for n in hits.values()]
     interval = share(hits[headline], images) if images else None
-    return GroupAccuracy(
-        name, len(classes), _range([counts[c] for c in classes]), images, accuracies, interval
-    )
+    numbers = _range([counts[c] for c in classes])
+    return GroupAccuracy(name, len(classes), numbers, images, accuracies, interval)
 
 
 def _range(numbers: Sequence[int]) -> str:

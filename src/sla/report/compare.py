@@ -40,23 +40,17 @@ def compare_page(comparison: Comparison) -> str:
 
 def _runs(comparison: Comparison) -> list[dict[str, Any]]:
     """Every run with its accuracy and cost and, after the first, its difference to the first."""
-    found, zero = [], Interval(0.0, 0.0, 0.0)
+    found: list[dict[str, Any]] = []
     for place, entry in enumerate(comparison.entries):
         one = comparison.differences[place - 1] if place else None
-        cost = section(entry.run.result, "cost")
-        found.append(
-            {
-                "name": entry.name,
-                "config": entry.run.config,
-                "correct": int(comparison.right[place].sum()),
-                "accuracy": Strip(entry.name, (), comparison.accuracies[place]),
-                "difference": one,
-                "points": Strip(entry.name, (), one.points if one else zero),
-                "p": [format_p(p).removeprefix("= ") for p in (one.p, one.adjusted)] if one else [],
-                "cost": cost,
-                "inference_flop": section(cost, "inference_flop").get(entry.inference),
-            }
-        )
+        row = {"name": entry.name, "config": entry.run.config, "difference": one}
+        row["correct"] = int(comparison.right[place].sum())
+        row["accuracy"] = Strip(entry.name, (), comparison.accuracies[place])
+        row["points"] = Strip(entry.name, (), one.points if one else Interval(0.0, 0.0, 0.0))
+        row["p"] = [format_p(p).removeprefix("= ") for p in (one.p, one.adjusted)] if one else []
+        row["cost"] = cost = section(entry.run.result, "cost")
+        row["inference_flop"] = section(cost, "inference_flop").get(entry.inference)
+        found.append(row)
     return found
 
 
@@ -93,15 +87,9 @@ def _flips(comparison: Comparison, place: int) -> dict[str, Any]:
         return short_name(dataset.name(image)), kind, *(classes[int(number)] for number in numbers)
 
     listed = [row(image, "gained") for image in gained] + [row(image, "lost") for image in lost]
-    return {
-        "name": this.name,
-        "kinds": [
-            (kind, len(images), [card(image) for image in images[:most]])
-            for kind, images in (("Gained", gained), ("Lost", lost))
-        ],
-        "flipped": len(listed),
-        "listed": listed[:MOST_LISTED],
-    }
+    both = (("Gained", gained), ("Lost", lost))
+    kinds = [(kind, len(images), [card(image) for image in images[:most]]) for kind, images in both]
+    return {"name": this.name, "kinds": kinds, "flipped": len(listed), "listed": listed[:MOST_LISTED]}
 
 
 def _value(value: Any) -> str:

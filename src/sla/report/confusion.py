@@ -73,6 +73,5 @@ def class_accuracies(targets: Tensor, predicted: Tensor, classes: Sequence[str])
     hits = torch.bincount(targets[targets == predicted], minlength=len(classes)).tolist()
     worst = {one.true: one for one in reversed(confusions(targets, predicted))}
     order = sorted(range(len(classes)), key=lambda c: (not totals[c], hits[c] / max(totals[c], 1), c))
-    return [
-        ClassAccuracy(classes[c], totals[c], hits[c], share(hits[c], totals[c]), worst.get(c)) for c in order
-    ]
+    shares = [share(*pair) for pair in zip(hits, totals, strict=True)]
+    return [ClassAccuracy(classes[c], totals[c], hits[c], shares[c], worst.get(c)) for c in order]

@@ -26,9 +26,7 @@ class Card(NamedTuple):
     lines: Sequence[str]
 
 
-def picture(
-    image: Tensor, description: str, *, aspect: float | None = None, most: int | None = None
-) -> Markup:
+def picture(image: Tensor, description: str, aspect: float | None = None, most: int | None = None) -> Markup:
     """An <img> of one uint8 image (C, H, W); its pixels are unchanged unless it has to be resized.
 
     `aspect` is the width / height to resize to, `most` the longest edge. Of channels that are not 1, 3 or 4

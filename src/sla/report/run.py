@@ -35,32 +35,25 @@ def write_run_page(
     progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> str:
-    """Evaluate the run and write its page; returns the page's first sentences."""
-    dataset, what = images_of(run, data, progress, on_bad_image)
+    """Evaluate the run on `data`, else on its test images, else on its held-out ones, and write its page.
+
+    Returns the page's first sentences.
+    """
+    if data is not None:
+        dataset, what = run.dataset(data, on_bad_image, progress), f"images of {shown(data)}"
+    elif found := run.unseen(on_bad_image, progress):
+        dataset, what = found
+    else:
+        raise InputError(
+            f"{shown(run.config.data.source)}: no test images, and none were held out; name the images to "
+            "report on: `sla report RUN DATA`"
+        )
     dataset = same_classes(dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
     outputs = run.outputs(dataset, progress=progress)
     write(path, run_page(run, dataset, outputs, what))
     return lead(run, outputs, dataset, what)
-
-
-def images_of(
-    run: Run,
-    data: str | Path | None = None,
-    progress: Progress = QUIET,
-    on_bad_image: OnBadImage | None = None,
-) -> tuple[Dataset, str]:
-    """The images to report on and their name: `data`, else the run's test images, else its held-out ones."""
-    if data is not None:
-        return run.dataset(data, on_bad_image, progress), f"images of {shown(data)}"
-    found = run.unseen(on_bad_image, progress)
-    if found is None:
-        raise InputError(
-            f"{shown(run.config.data.source)}: no test images, and none were held out; name the images to "
-            "report on: `sla report RUN DATA`"
-        )
-    return found
 
 
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:

@@ -2,9 +2,8 @@
 
 import math
 import time
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,16 +19,11 @@ BACKWARD = 2  # what the backward pass costs, in forward passes
 TOY_PASSES = 200  # over the images by the solver of a linear classifier, roughly
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """Of training: floating-point operations, and images through the network, every view counted."""
 
     flop: float
     images: int
-
-    def hours(self, rate: float) -> float:
-        """At `rate` operations per second."""
-        return self.flop / rate / 3600
 
 
 def cost(name: str, scale: str, seeds: int = 3) -> Cost:

@@ -37,10 +37,11 @@ def _gains(results: Results) -> dict[str, Series]:
     table = experiment("figure4")
     for row_name, row in table.rows.items():
         points = []
-        for column in table.columns if row.against else ():
-            pairs = results.paired(
-                Place("figure4", row_name, column), Place("figure4", row.against or "", column)
-            )
+        if row.against is None:
+            continue
+        for column in table.columns:
+            place = Place("figure4", row_name, column)
+            pairs = results.by_seed(place, place._replace(row=row.against)).values()
             if pairs:
                 gain = fmean(100 * (a - b) / b for a, b in pairs)
                 points.append((float(column.removeprefix("n")), gain))

@@ -10,11 +10,12 @@ from importlib import resources
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
 
+Kind = Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"]
 SOURCE = resources.files("sla.reproduce") / "paper.yaml"
 
 
@@ -28,10 +29,10 @@ class Printed(Part):
     """What the paper prints in a cell, in percent."""
 
     value: float
-    gain: float | None = Field(None, description="relative, over the row it is compared with")
-    spread: float | None = Field(None, description="half of a 95% interval")
-    text: str = Field("", description="value and spread as printed: 71.5 ± 1.0")
-    gain_text: str = Field("", description="the gain as printed: +8.30%")
+    gain: float | None = None  # relative, over the row it is compared with
+    spread: float | None = None  # half of a 95% interval
+    text: str = ""  # value and spread as printed: 71.5 ± 1.0
+    gain_text: str = ""  # the gain as printed: +8.30%
 
     @model_validator(mode="before")
     @classmethod
@@ -50,7 +51,7 @@ class Column(Part):
 
     label: str
     recipe: str
-    shot: int | None = Field(None, description="of few-shot columns: support images of each class, in test")
+    shot: int | None = None  # of few-shot columns: support images of each class, in test
     set: dict[str, Any] = {}
 
 
@@ -58,21 +59,14 @@ class Row(Part):
     """A method as the paper names it, the kind of job that runs it, and which of its scores is meant."""
 
     label: str
-    kind: Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"] = (
-        "train"
-    )
-    suffix: str = Field(
-        "", description="added to the name of the column's recipe, for another network or augmentation"
-    )
+    kind: Kind = "train"
+    suffix: str = ""  # added to the name of the column's recipe, for another network or augmentation
     set: dict[str, Any] = {}
-    score: str = Field(
-        "single",
-        description="the inference: single, aggregated, distilled; or another score of its kind of job",
-    )
-    against: str | None = Field(None, description="the row that its gain is relative to")
-    cited: bool = Field(False, description="its numbers were taken by the paper from another paper")
-    ours: bool = Field(False, description="not in the paper")
-    columns: tuple[str, ...] | None = Field(None, description="its columns; all by default")
+    score: str = "single"  # the inference: single, aggregated, distilled; or another score of its kind of job
+    against: str | None = None  # the row that its gain is relative to
+    cited: bool = False  # its numbers were taken by the paper from another paper
+    ours: bool = False  # not in the paper
+    columns: tuple[str, ...] | None = None  # its columns; all by default
 
 
 class Experiment(Part):
@@ -81,7 +75,7 @@ class Experiment(Part):
     metric: Literal["accuracy", "error"] = "accuracy"
     columns: dict[str, Column]
     rows: dict[str, Row]
-    printed: dict[str, dict[str, Printed]] = Field({}, description="by row, then by column")
+    printed: dict[str, dict[str, Printed]] = {}  # by row, then by column
     notes: tuple[str, ...] = ()
 
 

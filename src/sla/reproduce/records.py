@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sla.disk import exclusive, replacing
 from sla.errors import InputError, listed, nearest, shown
@@ -35,8 +35,8 @@ class Record(BaseModel):
     seed: int
     settings: dict[str, Any]
     members: list[str] = []
-    scores: dict[str, dict[str, float]] = Field({}, description="accuracy by checkpoint, then by inference")
-    more: dict[str, Any] = Field({}, description="numbers that only some kinds of job have")
+    scores: dict[str, dict[str, float]] = {}  # accuracy by checkpoint, then by inference
+    more: dict[str, Any] = {}  # numbers that only some kinds of job have
     training_flop: float | None = None
     seconds: float | None = None
     parameters: int | None = None
@@ -59,16 +59,10 @@ class Record(BaseModel):
 
     def percentages(self) -> dict[str, float]:
         """Every accuracy and error by name; the points of a curve are named by their steps."""
-        found = {
-            f"{checkpoint} {inference}": value
-            for checkpoint, values in self.scores.items()
-            for inference, value in values.items()
-        }
-        found |= {
-            name: value
-            for name, value in self.more.items()
-            if isinstance(value, int | float) and name != "gap"
-        }
+        found: dict[str, float] = {}
+        for checkpoint, values in self.scores.items():
+            found |= {f"{checkpoint} {inference}": value for inference, value in values.items()}
+        found |= {k: v for k, v in self.more.items() if k != "gap" and isinstance(v, int | float)}
         for point in self.more.get("curve", ()):
             found |= {f"{name} at {point['step']}": point[name] for name in ("train", "test")}
         return found
@@ -122,9 +116,8 @@ def add_records(path: Path, records: Iterable[Record]) -> int:
 
 def _parse(row: dict[str, Any], where: str) -> Record:
     try:
-        values = {
-            name: json.loads(text) if name in JSON_COLUMNS else text for name, text in row.items() if text
-        }
+        values = {name: text for name, text in row.items() if text}
+        values |= {name: json.loads(values[name]) for name in JSON_COLUMNS if name in values}
         record = Record.model_validate(values)
         record.percentages()
     except (ValueError, RecursionError, KeyError, TypeError) as error:  # ValueError: pydantic's and json's
@@ -145,11 +138,9 @@ def _require_same(ours: Record, theirs: Record) -> None:
     a, b = ours.percentages(), theirs.percentages()
     different = [name for name in a | b if a.get(name) != b.get(name)]
     if different:
-        pairs = [f"{shown(name)} {a.get(name)} and {b.get(name)}" for name in different]
-        raise InputError(
-            f"{ours.key} ({shown(ours.label)}, seed {ours.seed}) has different numbers: {listed(pairs)}; "
-            "remove one of the two rows"
-        )
+        pairs = listed([f"{shown(name)} {a.get(name)} and {b.get(name)}" for name in different])
+        job = f"{ours.key} ({shown(ours.label)}, seed {ours.seed})"
+        raise InputError(f"{job} has different numbers: {pairs}; remove one of the two rows")
 
 
 def _text(records: Iterable[Record]) -> str:

@@ -13,7 +13,7 @@ from sla.report.page import write as write_page
 from sla.reproduce.claims import claims, row_contrasts
 from sla.reproduce.figures import AXES, draw, series_of
 from sla.reproduce.names import EXPERIMENTS
-from sla.reproduce.paper import Experiment, Printed, experiment
+from sla.reproduce.paper import Experiment, experiment
 from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
 from sla.reproduce.rule import FAILS, HOLDS, OPEN, RISK, UNTESTED, Judgement, Single, judge, rates, singles
@@ -79,8 +79,7 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
     yield Section("How a claim is judged", [RULE, SIMULATED], [("Error rates of the rule", *_rates())])
     for scale, several in compared.items():
         if several:
-            title = f"Single comparisons at {scale} scale"
-            yield Section(title, [ORIENTED], [(title, *_comparisons(several))])
+            yield _compared(f"Single comparisons at {scale} scale", ORIENTED, several)
     yield Section("What was run", [_summary(records, found)])
     shown: list[set[str]] = []
     for results in found.values():
@@ -89,11 +88,10 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
             if keys not in shown:  # the toy experiment is the same at both scales
                 shown.append(keys)
                 yield _table(results, name)
-    yield Section(
-        "Not run yet",
-        ["Tables and figures without any number: " + (", ".join(_missing(found.values())) or "none") + "."],
-        notes=[f"Claim not tested: {claim}" for claim in untested],
-    )
+    tested = {name for results in found.values() for name in results.tested}
+    missing = [title.partition(":")[0] for name, title in EXPERIMENTS.items() if name not in tested]
+    words = f"Tables and figures without any number: {', '.join(missing) or 'none'}."
+    yield Section("Not run yet", [words], notes=[f"Claim not tested: {claim}" for claim in untested])
 
 
 def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str:
@@ -112,11 +110,6 @@ def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str
         "paired by seed, with Student's 95% interval. Numbers marked as cited were taken by the paper from "
         "another paper."
     )
-
-
-def _missing(found: Iterable[Results]) -> list[str]:
-    tested = {name for results in found for name in results.tested}
-    return [title.partition(":")[0] for name, title in EXPERIMENTS.items() if name not in tested]
 
 
 def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
@@ -147,8 +140,7 @@ def _surprises(scale: str, compared: Sequence[Single]) -> Section:
         f"exclude 0, on either side. Clear after Holm over all {len(compared)}: "
         f"{'; '.join(sure) or 'none'}. {ORIENTED}"
     )
-    title = f"Against the paper, or not in it, at {scale} scale"
-    return Section(title, [words], [(title, *_comparisons(clear))] if clear else [])
+    return _compared(f"Against the paper, or not in it, at {scale} scale", words, clear)
 
 
 def _sentence(one: Judgement) -> str:
@@ -169,14 +161,14 @@ def _judgement(one: Judgement) -> tuple[str, ...]:
     return _sentence(one), one.verdict, effect, paper, cells, seeds, "" if one.p is None else _p(one.p)
 
 
-def _comparisons(several: Iterable[Single]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def _compared(title: str, words: str, several: Sequence[Single]) -> Section:
     header = ("comparison", "points, 95% interval", "paper", "seeds", "p", "p, Holm")
     rows = []
     for one in several:
         paper = "" if one.contrast.paper is None else f"{one.contrast.paper:+.2f}"
         points = _points(one.effect.interval, "no spread")
         rows.append((one.contrast.label, points, paper, str(one.seeds), _p(one.p), _p(one.adjusted)))
-    return header, rows
+    return Section(title, [words], [(title, header, rows)] if rows else [])
 
 
 def _rates() -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -208,28 +200,21 @@ def _table(results: Results, name: str) -> Section:
     for column, place in found.columns.items():
         for row_name, row in found.rows.items():
             printed = found.printed.get(row_name, {}).get(column)
-            numbers = results.of(Place(name, row_name, column))
-            if column in (row.columns or found.columns) and (printed is not None or numbers):
+            cell = Place(name, row_name, column)
+            if column in (row.columns or found.columns) and (printed is not None or results.of(cell)):
                 label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
-                ours = _ours(results, found, Place(name, row_name, column))
-                size = (_parameters(results, Place(name, row_name, column)),) if sized else ()
-                rows.append(
-                    (label, _printed(printed, row.cited), printed.gain_text if printed else "", *ours, *size)
-                )
+                ours = _ours(results, found, cell)
+                size = (_parameters(results, cell),) if sized else ()
+                cited = ", cited" if row.cited else ""
+                theirs = (printed.text + cited, printed.gain_text) if printed else ("", "")
+                rows.append((label, *theirs, *ours, *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
     picture = f"{name}-{results.scale}.png" if lines else ("toy.png" if name == "toy" else "")
     header = (*HEADER, "parameters") if sized else HEADER
-    return Section(
-        title, [words], [(title, header, rows)], found.notes, lines, AXES.get(name, ("", "")), picture
-    )
-
-
-def _printed(printed: Printed | None, cited: bool) -> str:
-    if printed is None:
-        return ""
-    return printed.text + (", cited" if cited else "")
+    axis = AXES.get(name, ("", ""))
+    return Section(title, [words], [(title, header, rows)], found.notes, lines, axis, picture)
 
 
 def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:
@@ -240,13 +225,12 @@ def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:
     mean, sd = mean_sd(numbers)
     ours = f"{mean:.2f}" + (f" ± {sd:.2f}" if len(numbers) > 1 else "")
     against = found.rows[place.row].against
-    pairs = results.paired(place, place._replace(row=against)) if against else []
+    pairs = results.by_seed(place, place._replace(row=against)).values() if against else ()
     if not pairs:
         return ours, str(len(numbers)), "", ""
     over = sum(b for _, b in pairs)
     gain = f"{100 * (sum(a for a, _ in pairs) - over) / over:+.2f}%" if over else ""
-    change = interval([a - b for a, b in pairs])
-    return ours, str(len(numbers)), gain, _points(change)
+    return ours, str(len(numbers)), gain, _points(interval([a - b for a, b in pairs]))
 
 
 def _parameters(results: Results, place: Place) -> str:

@@ -38,10 +38,6 @@ class Results:
         seeds = sorted(set(cells[0]).intersection(*cells[1:]))
         return {seed: tuple(cell[seed] for cell in cells) for seed in seeds}
 
-    def paired(self, *places: Place) -> list[tuple[float, ...]]:
-        """The same without the seeds."""
-        return list(self.by_seed(*places).values())
-
     def runs(self, *places: Place) -> set[str]:
         """The keys of the runs behind these cells, those of an ensemble's members among them."""
         records = [record for place in places for record in self.records.get(place, {}).values()]

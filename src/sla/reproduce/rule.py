@@ -1,6 +1,7 @@
 """How a claim is judged: one pooled comparison over its cells and seeds, and Holm over the claims."""
 
 import csv
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -16,18 +17,13 @@ RISK = 0.05  # of one wrong verdict or more, among all claims
 RATES = resources.files("sla.reproduce") / "verdict_rule.csv"  # made by benchmarks/verdict_rule.py
 
 
-def difference(a: float, b: float) -> float:
-    """In points."""
-    return a - b
-
-
 @dataclass(frozen=True)
 class Contrast:
     """A number per seed, computed from cells of that seed; larger is better for the claim."""
 
     label: str
     places: tuple[Place, ...]
-    of: Callable[..., float] = difference
+    of: Callable[..., float] = operator.sub
 
     def values(self, results: Results) -> dict[int, float]:
         """Ours, by seed."""
@@ -101,23 +97,21 @@ def pool(contrasts: Sequence[Contrast], results: Results) -> Part:
     with one does not enter.
     """
     entered: list[Contrast] = []
-    found: list[tuple[dict[int, float], int]] = []
+    groups: list[list[float]] = []  # a number per seed
+    sizes: list[int] = []  # how many columns a group has
     for group in _dependent([c for c in contrasts if len(c.values(results)) > 1], results):
         values = [(contrast.column, contrast.values(results)) for contrast in group]
         seeds = sorted(set(values[0][1]).intersection(*(one for _, one in values[1:])))
         if len(seeds) < 2:
             continue
-        columns = dict.fromkeys(column for column, _ in values)
-        by_seed = {
-            seed: fmean(fmean(one[seed] for name, one in values if name == column) for column in columns)
-            for seed in seeds
-        }
+        columns: dict[str, list[dict[int, float]]] = {}
+        for column, one in values:
+            columns.setdefault(column, []).append(one)
         entered += group
-        found.append((by_seed, len(columns)))
+        groups.append([fmean(fmean(one[s] for one in same) for same in columns.values()) for s in seeds])
+        sizes.append(len(columns))
     left_out = [c for c in contrasts if c not in entered and c.values(results)]
-    total = sum(columns for _, columns in found)
-    groups = [list(by_seed.values()) for by_seed, _ in found]
-    effect = pooled(groups, [columns / total for _, columns in found]) if found else None
+    effect = pooled(groups, [size / sum(sizes) for size in sizes]) if groups else None
     return Part(entered, left_out, effect, [len(values) for values in groups])
 
 

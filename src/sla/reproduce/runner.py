@@ -8,17 +8,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
 from multiprocessing.managers import SyncManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from sla.disk import reason
 from sla.errors import InputError, SLAError, shown
-from sla.progress import QUIET, Progress
+from sla.progress import Progress
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import read_finished, run_job
@@ -27,38 +27,31 @@ from sla.runs.signals import StoppedError
 STOPPED = "stopped; the same command resumes it"
 POLL = 0.5  # seconds between two checks of the workers
 REPORT = 1.0  # seconds between two reports of a worker
+Found = Record | str | None  # of a job: its record, why it failed, or None where another process runs it
 
 
-class Display(Protocol):
-    """Shows the progress of many jobs."""
-
-    def begin(self, jobs: Sequence[Job], done: int) -> None:
-        """`jobs` are about to run; `done` others have finished before."""
-
-    def advance(self, job: Job, share: float) -> None:
-        """The finished share of a job, from 0 to 1."""
-
-    def end(self, job: Job, record: Record | None, reason: str) -> None:
-        """A job has finished, or failed for this reason."""
+class _Display(Protocol):  # `cli.reproduce.RunnerDisplay` says what each shows
+    def begin(self, jobs: Sequence[Job], done: int) -> None: ...
+    def advance(self, job: Job, share: float) -> None: ...
+    def end(self, job: Job, record: Record | None, reason: str) -> None: ...
 
 
-class JobProgress(Progress):
+class _JobProgress(Progress):
     """The finished share of one job: by its training steps, or by its passes where it trains nothing."""
 
     def __init__(self, job: Job, report: Callable[[float], None]) -> None:
         self.job, self.report = job, report
 
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
-        """A training step is over."""
         self.report(done / max(total, 1))
 
     def advance(self, what: str, done: int, total: int | None) -> None:
-        """Passes that read images, and all passes of a training run, are not counted."""
+        # Passes that read images, and all passes of a training run, are not counted.
         if self.job.members and what.startswith("evaluating") and total:
             self.report(done / total)
 
 
-def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) -> int:
+def run_all(jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1) -> int:
     """Run every job that has no record yet; returns how many failed, each reported with its reason.
 
     Jobs that finished in this folder without being recorded are recorded first. Jobs that another process is
@@ -69,7 +62,7 @@ def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) 
     except OSError as error:
         raise InputError(f"{shown(out)}: cannot be written: {reason(error)}") from None
     recorded = read_records(out / TABLE)
-    finished = [found for job in jobs if job.key not in recorded and (found := read_finished(job, out))]
+    finished = [done for job in jobs if job.key not in recorded and (done := read_finished(job, out))]
     add_records(out / TABLE, finished)
     known = set(recorded) | {record.key for record in finished}
     missing = [job for job in jobs if job.key not in known]
@@ -77,45 +70,34 @@ def run_all(jobs: Sequence[Job], out: Path, display: Display, workers: int = 1) 
     # Jobs that evaluate the runs of others come after them.
     waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
     run = partial(_run_wave, workers=workers) if workers > 1 else _run_in_turn
+    failed = 0
     try:
-        failed = 0
         for wave in waves:
-            busy = run(wave, out, display, wait=False)
-            failed += len(run(busy.elsewhere, out, display, wait=True).failed) + len(busy.failed)
+            for wait in (False, True):
+                elsewhere = []
+                for job, found in run(wave, out, display, wait):
+                    if found is None:
+                        elsewhere.append(job)
+                    elif isinstance(found, str):
+                        failed += 1
+                        display.end(job, None, found)
+                    else:
+                        display.end(job, found, "")
+                wave = elsewhere
     except StoppedError:
         raise StoppedError(STOPPED) from None
     return failed
 
 
-class Outcome(NamedTuple):
-    """The jobs that failed, and those that another process is running."""
-
-    failed: list[Job]
-    elsewhere: list[Job]
-
-
-def _run_in_turn(jobs: Sequence[Job], out: Path, display: Display, wait: bool) -> Outcome:
-    outcome = Outcome([], [])
+def _run_in_turn(
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool
+) -> Iterator[tuple[Job, Found]]:
     for job in jobs:
-        progress = JobProgress(job, partial(display.advance, job))
-        _sort_in(job, attempt(job, out, wait, progress), outcome, display)
-    return outcome
+        yield job, attempt(job, out, wait, _JobProgress(job, partial(display.advance, job)))
 
 
-def _sort_in(job: Job, found: Record | str | None, outcome: Outcome, display: Display) -> None:
-    """Handle what `attempt` returned: a record, the reason of a failure, or None (run elsewhere)."""
-    if found is None:
-        outcome.elsewhere.append(job)
-        return
-    if isinstance(found, str):
-        outcome.failed.append(job)
-        display.end(job, None, found)
-    else:
-        display.end(job, found, "")
-
-
-def attempt(job: Job, out: Path, wait: bool, progress: Progress = QUIET) -> Record | str | None:
-    """Run a job: its record, or the reason why it failed, or None if another process is running it."""
+def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
+    """Run a job; one of many, so its failure is only reported."""
     try:
         return run_job(job, out, progress, wait)
     except BlockingIOError:
@@ -124,15 +106,16 @@ def attempt(job: Job, out: Path, wait: bool, progress: Progress = QUIET) -> Reco
         raise
     except SLAError as error:
         return str(error)
-    except (RuntimeError, OSError, MemoryError) as error:  # one job of many: the others still run
+    except (RuntimeError, OSError, MemoryError) as error:
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, workers: int) -> Outcome:
+def _run_wave(
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool, workers: int
+) -> Iterator[tuple[Job, Found]]:
     """Run jobs in processes of their own, `workers` at a time."""
-    outcome = Outcome([], [])
     if not jobs:
-        return outcome
+        return
     context = multiprocessing.get_context("spawn")
     threads = max((os.cpu_count() or 1) // workers, 1)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
@@ -141,7 +124,7 @@ def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, work
     with manager, pool:
         reports = manager.Queue()
         futures = {pool.submit(_run_in_worker, job, out, wait, threads, reports): job for job in jobs}
-        waiting: set[Future[Record | str | None]] = set(futures)
+        waiting: set[Future[Found]] = set(futures)
         by_key = {job.key: job for job in jobs}
         try:
             while waiting:
@@ -149,11 +132,10 @@ def _run_wave(jobs: Sequence[Job], out: Path, display: Display, wait: bool, work
                 for key, share in _drain(reports):
                     display.advance(by_key[key], share)
                 for future in done:
-                    _sort_in(futures[future], future.result(), outcome, display)
+                    yield futures[future], future.result()
         except (KeyboardInterrupt, StoppedError):
             pool.shutdown(wait=True, cancel_futures=True)
             raise StoppedError(STOPPED) from None
-    return outcome
 
 
 def _follow(parent: int) -> None:
@@ -176,7 +158,7 @@ def _follow_manager(parent: int) -> None:
     _follow(parent)
 
 
-def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) -> Record | str | None:
+def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) -> Found:
     """In a worker: run the job and report its progress about once a second."""
     import torch
 
@@ -189,7 +171,7 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
             last_report = time.monotonic()
             reports.put((job.key, share))
 
-    return attempt(job, out, wait, JobProgress(job, report))
+    return attempt(job, out, wait, _JobProgress(job, report))
 
 
 def _drain(reports: Any) -> Iterable[tuple[str, float]]:

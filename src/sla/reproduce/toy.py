@@ -14,6 +14,7 @@ from sla.sampling.protocols import class_subset, limited
 
 LABELS = ("upright", "kept", "joint")
 ROTATIONS = 4
+PER_DIGIT = 150  # images in a panel
 ITERATIONS = 3000  # at most; it stops at convergence
 PANELS = ((("1", "4", "6", "9"), 1), (("1", "9"), 4), (("4", "9"), 4), (("6", "9"), 4))  # digits, rotations
 COLORS = {"1": "#1f6feb", "4": "#2a9d4a", "6": "#d9822b", "9": "#b0307a"}
@@ -52,7 +53,7 @@ def rotated(dataset: Dataset, count: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return turned.reshape(len(labels), -1), labels, np.tile(np.arange(count), len(dataset))
 
 
-def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 150, seed: int = 0) -> None:
+def draw_toy(path: Path, source: str, root: str | None = None) -> None:
     """The four panels of Figure 2 by t-SNE of the pixels: colour is the digit, shape the rotation."""
     try:
         from matplotlib.figure import Figure
@@ -63,9 +64,9 @@ def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 
     figure = Figure(figsize=(16, 4.6), layout="constrained")
     for axis, (digits, count) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
         subset = class_subset(train, digits)
-        subset = limited(subset, min(per_digit, int(subset.counts().min())), seed)
+        subset = limited(subset, min(PER_DIGIT, int(subset.counts().min())))
         pixels, labels, turns = rotated(subset, count)
-        points = TSNE(init="pca", random_state=seed).fit_transform(pixels)
+        points = TSNE(init="pca", random_state=0).fit_transform(pixels)
         for number, digit in enumerate(digits):
             for turn, marker in enumerate("o^sD"[:count]):
                 chosen = (labels == number) & (turns == turn)
@@ -74,8 +75,7 @@ def draw_toy(path: Path, source: str, root: str | None = None, per_digit: int = 
                 axis.scatter(*points[chosen].T, s=10, c=color, marker=marker, linewidths=0, label=name)
         axis.set(xticks=[], yticks=[])
         axis.set_title("Upright" if count == 1 else f"{digits[0]} vs. {digits[1]}, rotated")
-        axis.legend(
-            fontsize="small", ncols=2 if count > 1 else 4, loc="upper center", bbox_to_anchor=(0.5, 0)
-        )
+        columns = 2 if count > 1 else 4
+        axis.legend(fontsize="small", ncols=columns, loc="upper center", bbox_to_anchor=(0.5, 0))
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix[1:] or "png", dpi=80)

@@ -67,27 +67,36 @@ def read_finished(job: Job, out: Path) -> Record | None:
         return None
 
 
-def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+def _session(job: Job, out: Path, progress: Progress, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train the run of a job, or resume it: its accuracies, and the columns of a record on its cost."""
     from sla.session import train
 
     folder = folder_of(job, out)
-    config = make_config(with_values({}, config_settings(job.settings) | {"run.seed": job.seed}))
+    config = make_config(with_values({"task": task}, config_settings(job.settings) | {"run.seed": job.seed}))
     resume = (folder / "config.yaml").is_file()
     result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
-    accuracies = result["accuracies"]
-    scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
-    held_out = _top1(accuracies["last"].get("val", {}))
-    more = {f"val_{inference}": value for inference, value in held_out.items()}
-    return {"scores": scores, "more": more, **_cost_of(result)}
-
-
-def _top1(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    return {inference: scores["top1"] for inference, scores in found.items()}
-
-
-def _cost_of(result: dict[str, Any]) -> dict[str, Any]:
     cost = {name: result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
-    return cost | {"commit": result["commit"]}
+    return result["accuracies"], cost | {"commit": result["commit"]}
+
+
+def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    accuracies, cost = _session(job, out, progress, "classifier")
+    scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
+    more = _top1(accuracies["last"].get("val", {}), "val_")
+    return {"scores": scores, "more": more, **cost}
+
+
+def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train on episodes, then test: the test episodes are the same for every method and seed."""
+    accuracies, cost = _session(job, out, progress, "fewshot")
+    more: dict[str, float] = {}
+    for shot, kinds in accuracies["last"]["test"].items():
+        more |= _top1(kinds, f"{shot}-shot ")
+    return {"more": more, **cost}
+
+
+def _top1(found: dict[str, dict[str, float]], prefix: str = "") -> dict[str, float]:
+    return {prefix + inference: scores["top1"] for inference, scores in found.items()}
 
 
 def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -97,22 +106,14 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     records, runs = _members(job, out)
     inference = job.settings["how"]
     outputs = evaluate_ensemble(runs, inference=inference, progress=progress)
-    return {
-        "scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}},
-        "training_flop": sum(record.training_flop or 0 for record in records),
-        "parameters": sum(record.parameters or 0 for record in records),
-    }
+    return {"scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}}, **_total(records)}
 
 
 def _ten_crop(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """The member on ten crops of each test image."""
-    (record,), (run,) = _members(job, out)
+    records, (run,) = _members(job, out)
     outputs = run.ten_crop(run.dataset(), progress=progress)
-    return {
-        "more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]},
-        "training_flop": record.training_flop,
-        "parameters": record.parameters,
-    }
+    return {"more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]}, **_total(records)}
 
 
 def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.tasks.classifier.evaluation import infer
     from sla.tasks.classifier.plan import make_plan
 
-    (record,), (run,) = _members(job, out)
+    records, (run,) = _members(job, out)
     plan = make_plan(run.config)
     assert plan.test is not None
     per_class = min(CURVE_IMAGES // plan.train.num_classes, int(plan.train.counts().min()))
@@ -139,23 +140,7 @@ def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
         progress("evaluating snapshots", number, len(snapshots))
     last = curve[-1]
     more = {"curve": curve, "train": last["train"], "test": last["test"], "gap": last["train"] - last["test"]}
-    return {"more": more, "training_flop": record.training_flop, "parameters": record.parameters}
-
-
-def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
-    """Train on episodes, then test: the test episodes are the same for every method and seed."""
-    from sla.session import train
-
-    folder = folder_of(job, out)
-    tree = with_values({"task": "fewshot"}, config_settings(job.settings) | {"run.seed": job.seed})
-    resume = (folder / "config.yaml").is_file()
-    result = train(make_config(tree), folder, resume=resume, progress=StepsOnly(progress)).result
-    more = {
-        f"{shot}-shot {inference}": scores["top1"]
-        for shot, kinds in result["accuracies"]["last"]["test"].items()
-        for inference, scores in kinds.items()
-    }
-    return {"more": more} | _cost_of(result)
+    return {"more": more, **_total(records)}
 
 
 def _toy(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -172,6 +157,11 @@ WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "fewshot": _fewshot,
     "toy": _toy,
 }
+
+
+def _total(records: list[Record]) -> dict[str, Any]:
+    flop = sum(record.training_flop or 0 for record in records)
+    return {"training_flop": flop, "parameters": sum(record.parameters or 0 for record in records)}
 
 
 def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:

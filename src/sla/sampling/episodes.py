@@ -38,21 +38,15 @@ class Episodes:
         named: tuple[str, str, str] = ("way", "shot", "query"),
     ) -> None:
         if min(shot, query) < 1 or way < 2:
-            raise InputError(
-                f"an episode needs at least 2 classes, 1 shot and 1 query, not {way}, {shot}, {query}: "
-                f"raise {' or '.join(named)}"
-            )
-        if dataset.num_classes < way:
-            raise InputError(
-                f"{way}-way episodes need {way} classes; there are {dataset.num_classes}: lower {named[0]}"
-            )
+            given = f"{way}, {shot}, {query}: raise {' or '.join(named)}"
+            raise InputError(f"an episode needs at least 2 classes, 1 shot and 1 query, not {given}")
+        if (count := dataset.num_classes) < way:
+            raise InputError(f"{way}-way episodes need {way} classes; there are {count}: lower {named[0]}")
         counts = dataset.counts()
         if counts.min() < shot + query:
             label = int(counts.argmin())
-            raise InputError(
-                f"class {dataset.classes[label]!r} has {counts[label]} images; "
-                f"{shot} shots and {query} queries need {shot + query}: lower {named[1]} or {named[2]}"
-            )
+            need = f"{shot} shots and {query} queries need {shot + query}: lower {named[1]} or {named[2]}"
+            raise InputError(f"class {dataset.classes[label]!r} has {counts[label]} images; {need}")
         self.way, self.shot, self.num_query, self.seed = way, shot, query, seed
         self._places = places_by_class(dataset)
 
@@ -62,13 +56,9 @@ class Episodes:
         labels = stream.choice(len(self._places), self.way, replace=False)
         size = self.shot + self.num_query
         images = np.stack([stream.choice(self._places[label], size, replace=False) for label in labels])
-        classes = np.arange(self.way)
-        return Episode(
-            images[:, : self.shot].ravel(),
-            np.repeat(classes, self.shot),
-            images[:, self.shot :].ravel(),
-            np.repeat(classes, self.num_query),
-        )
+        support, query = images[:, : self.shot], images[:, self.shot :]
+        targets, wanted = (np.repeat(np.arange(self.way), part.shape[1]) for part in (support, query))
+        return Episode(support.ravel(), targets, query.ravel(), wanted)
 
     def batch(self, first: int, count: int) -> Episode:
         """Episodes first to first + count - 1, stacked: every array gets a first axis of `count`."""

@@ -158,7 +158,5 @@ def _warn_of(dataset: Dataset, which: Iterable[bool], what: str) -> None:
     names = [repr(name) for name, one in zip(dataset.classes, which, strict=True) if one]
     if names:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        kind = "class" if len(names) == 1 else "classes"
-        warnings.warn(
-            f"{len(names)} {kind} {what} {', '.join(names[:NAMED])}{more}", SLAWarning, stacklevel=3
-        )
+        kind, some = "class" if len(names) == 1 else "classes", ", ".join(names[:NAMED])
+        warnings.warn(f"{len(names)} {kind} {what} {some}{more}", SLAWarning, stacklevel=3)

@@ -10,7 +10,6 @@ import torch
 import sla
 from sla.datasets.load import load
 from sla.errors import InputError
-from sla.report.run import images_of
 from sla.runs.checkpoint import find_checkpoint
 from sla.runs.signals import StoppedError
 from sla.sampling.protocols import long_tailed, places_by_class
@@ -191,7 +190,7 @@ def test_the_page_reports_on_what_the_tail_left_out_when_there_is_no_test(tmp_pa
     data = {"source": str(tmp_path / "data"), "long_tail": 4, "long_tail_max": 30}
     config = tail(data=data, run={"iterations": 2, "batch_size": 8, "evaluations": 1})
     run = train(config, tmp_path / "run")
-    held_out, what = images_of(run)
+    held_out, what = run.unseen()
     assert what == "held-out images"
     assert run.result["train_counts"] == [30, 15, 7]
     assert held_out.counts().tolist() == [4, 4, 4]

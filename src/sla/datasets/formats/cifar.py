@@ -52,9 +52,8 @@ def read_cifar100_python(folder: Path) -> dict[str, Arrays]:
 
 def _check_names(folder: Path, fine: Sequence[str], coarse: Sequence[str]) -> None:
     if len(fine) != 100 or len(coarse) != 20:
-        raise InputError(
-            f"{folder}: {len(fine)} fine and {len(coarse)} coarse names; CIFAR-100 has 100 and 20"
-        )
+        names = f"{len(fine)} fine and {len(coarse)} coarse names"
+        raise InputError(f"{folder}: {names}; CIFAR-100 has 100 and 20")
 
 
 def _grouped(
@@ -122,9 +121,7 @@ def _records(file: Path, label_bytes: int) -> np.ndarray:
     except OSError as error:
         raise InputError(f"{file}: {reason(error)}") from None
     if not len(data) or len(data) % size:
-        raise InputError(
-            f"{file}: {len(data):,} bytes, not whole records of {size:,}: truncated or not CIFAR's"
-        )
+        raise InputError(f"{file}: {len(data):,} bytes, not whole records of {size:,}: truncated, not CIFAR?")
     return data.reshape(-1, size)
 
 
@@ -153,9 +150,8 @@ def _npm_sheet(file: Path) -> np.ndarray:
     try:
         with Image.open(file, formats=("PNG",)) as image:
             if image.width != SIDE * SIDE or image.height > 10_000:
-                raise InputError(
-                    f"{file}: {image.width} x {image.height} pixels; one row per image has 1,024 pixels"
-                )
+                found = f"{image.width} x {image.height} pixels"
+                raise InputError(f"{file}: {found}; one row per image has 1,024 pixels")
             sheet = np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, InputError):

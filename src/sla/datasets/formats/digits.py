@@ -30,7 +30,5 @@ def read_digits(folder: Path) -> dict[str, Arrays]:
     for digit in range(10):
         test[stream.permutation(np.flatnonzero(targets == digit))[:TEST_PER_CLASS]] = True
     classes = tuple(str(digit) for digit in range(10))
-    return {
-        "train": Arrays(pixels[~test], targets[~test], classes),
-        "test": Arrays(pixels[test], targets[test], classes),
-    }
+    parts = {"train": ~test, "test": test}
+    return {split: Arrays(pixels[rows], targets[rows], classes) for split, rows in parts.items()}

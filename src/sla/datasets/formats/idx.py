@@ -54,9 +54,8 @@ def read_mnist(folder: Path, classes: tuple[str, ...]) -> dict[str, Arrays]:
         images, labels = find_idx(folder, f"{prefix}-images"), find_idx(folder, f"{prefix}-labels")
         pixels, targets = read_idx(images), read_idx(labels)
         if pixels.ndim != 3 or targets.ndim != 1:
-            raise InputError(
-                f"{images if pixels.ndim != 3 else labels}: holds {pixels.shape}, {targets.shape}"
-            )
+            wrong = images if pixels.ndim != 3 else labels
+            raise InputError(f"{wrong}: holds {pixels.shape}, {targets.shape}")
         if len(pixels) != len(targets):
             raise InputError(f"{labels}: {len(targets)} labels for the {len(pixels)} images of {images.name}")
         parts[split] = Arrays(pixels[:, None], labels_in_range(labels, targets, len(classes)), classes)

@@ -25,13 +25,11 @@ def read_cub(folder: Path) -> dict[str, Listing]:
         raise InputError(f"{folder / 'image_class_labels.txt'}: class {unknown!r} is not in classes.txt")
     if wrong := next((value for value in split.values() if value not in ("0", "1")), None):
         raise InputError(f"{folder / 'train_test_split.txt'}: {wrong!r} is neither 1 (train) nor 0 (test)")
-    parts = {}
+    parts, images = {}, folder / "images.txt"
     for part, mark in (("train", "1"), ("test", "0")):
         chosen = [image for image in names if split[image] == mark]
         files, targets = [names[image] for image in chosen], [place[labels[image]] for image in chosen]
-        parts[part] = listing(
-            folder / "images.txt", folder / "images", files, targets, list(classes.values())
-        )
+        parts[part] = listing(images, folder / "images", files, targets, list(classes.values()))
     return parts
 
 
@@ -41,11 +39,9 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
     count = max(int(labels.max(initial=0)) for _, labels in lists.values())
     classes: dict[int, str] = {}
     for names, labels in lists.values():
-        for name, label in zip(names, labels, strict=True):
-            if classes.setdefault(int(label), name.split("/")[0]) != name.split("/")[0]:
-                raise InputError(
-                    f"{folder}: label {label} is {classes[int(label)]!r} and {name.split('/')[0]!r}"
-                )
+        for name, label in zip((name.split("/")[0] for name in names), labels.tolist(), strict=True):
+            if classes.setdefault(label, name) != name:
+                raise InputError(f"{folder}: label {label} is {classes[label]!r} and {name!r}")
     if set(classes) != set(range(1, count + 1)):
         missing = min(set(range(1, count + 1)) - set(classes), default=0)
         raise InputError(f"{folder / 'train_list.mat'}: labels go up to {count}, but {missing} is missing")
@@ -58,33 +54,33 @@ def read_dogs(folder: Path) -> dict[str, Listing]:
 
 def read_mit67(folder: Path) -> dict[str, Listing]:
     """MIT67: `TrainImages.txt` and `TestImages.txt`, `class/file` per line, images below `Images/`."""
-    names = {part: read_lines(folder / f"{part.title()}Images.txt") for part in ("train", "test")}
-    for part, lines in names.items():
-        if wrong := next((line for line in lines if line.count("/") != 1), None):
-            raise InputError(f"{folder / f'{part.title()}Images.txt'}: {wrong!r} is not class/file")
-    classes = sorted({line.split("/")[0] for line in names["train"]})
-    place = {name: index for index, name in enumerate(classes)}
-    parts = {}
-    for part, lines in names.items():
+    parts: dict[str, Listing] = {}
+    place: dict[str, int] = {}
+    for part in ("train", "test"):
         source = folder / f"{part.title()}Images.txt"
-        if stray := next((line for line in lines if line.split("/")[0] not in place), None):
-            raise InputError(f"{source}: the class of {stray!r} is not in TrainImages.txt")
-        targets = [place[line.split("/")[0]] for line in lines]
-        parts[part] = listing(source, folder / "Images", lines, targets, classes)
+        lines = read_lines(source)
+        if wrong := next((line for line in lines if line.count("/") != 1), None):
+            raise InputError(f"{source}: {wrong!r} is not class/file")
+        labels = [line.split("/")[0] for line in lines]
+        place = place or {name: index for index, name in enumerate(sorted(set(labels)))}
+        if strays := [line for line, label in zip(lines, labels, strict=True) if label not in place]:
+            raise InputError(f"{source}: the class of {strays[0]!r} is not in TrainImages.txt")
+        targets = [place[label] for label in labels]
+        parts[part] = listing(source, folder / "Images", lines, targets, list(place))
     return parts
 
 
 def read_inaturalist(folder: Path) -> dict[str, Listing]:
     """iNaturalist 2018: `train2018.json` and `val2018.json`; the labelled val is the test part."""
-    held = {part: _json(folder / f"{name}2018.json") for part, name in (("train", "train"), ("test", "val"))}
+    sources = {"train": folder / "train2018.json", "test": folder / "val2018.json"}
+    held = {part: _json(source) for part, source in sources.items()}
     categories = sorted(held["train"]["categories"], key=lambda category: category["id"])
     place = {category["id"]: index for index, category in enumerate(categories)}
     names = [str(category.get("name", category["id"])) for category in categories]
     if len(set(names)) != len(names):
         names = [str(category["id"]) for category in categories]
     parts = {}
-    for part, name in (("train", "train"), ("test", "val")):
-        source = folder / f"{name}2018.json"
+    for part, source in sources.items():
         label = {note["image_id"]: note["category_id"] for note in held[part]["annotations"]}
         images = held[part]["images"]
         for image in images:
@@ -111,9 +107,7 @@ def _dog_list(path: Path) -> tuple[list[str], np.ndarray]:
     rows = labels if isinstance(labels, list) else []
     labels = [label for row in rows for label in (row if isinstance(row, list) else [row])]
     if not isinstance(names, list) or len(names) != len(labels):
-        raise InputError(
-            f"{path}: needs 'file_list' and 'labels' of one length, as Stanford Dogs' lists have"
-        )
+        raise InputError(f"{path}: needs 'file_list' and 'labels' of one length, as Stanford Dogs' have")
     if not all(isinstance(name, str) and name.count("/") == 1 for name in names):
         raise InputError(f"{path}: 'file_list' does not hold paths of class/file")
     return names, labels_in_range(path, labels, 10_000)
@@ -134,9 +128,7 @@ def _json(path: Path) -> dict[str, Any]:
     for key, fields in wanted.items():
         rows = held.get(key) if isinstance(held, dict) else None
         if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
-            raise InputError(
-                f"{path}: needs a list {key!r} with {' and '.join(fields)}, as iNaturalist's have"
-            )
+            raise InputError(f"{path}: needs a list {key!r} with {' and '.join(fields)}, as iNaturalist's")
     return held
 
 

@@ -32,11 +32,9 @@ def read_mat(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {reason(error)}") from None
     # In a process of its own: at some damaged files scipy's compiled reader crashes instead of raising.
     command = [sys.executable, "-m", __name__, str(path)]
-    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
-        done = subprocess.run(
-            command, capture_output=True, timeout=TIMEOUT, env={**os.environ, "PYTHONPATH": paths}
-        )
+        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, env=environment)
         if done.returncode == 0:
             return json.loads(done.stdout)
         said = done.stderr.decode(errors="replace").strip().splitlines()

@@ -19,6 +19,7 @@ from sla.errors import InputError
 
 WORDNET = r"n\d{8}"
 CACHED, CATEGORIES = "mini-imagenet-cache-{}.pkl", "miniImageNet_category_split_{}.pickle"
+PHASE = "train_phase_train"  # of CATEGORIES: the images to train on
 
 
 def class_lists(name: str) -> dict[str, list[str]]:
@@ -37,9 +38,8 @@ def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: st
         index = open_index(folder / name)
         strange = [label for label in index.classes if not re.fullmatch(pattern, label)]
         if strange:
-            raise InputError(
-                f"{folder / name}: class folder {strange[0]!r} is not of this dataset, e.g. {example}"
-            )
+            other = f"class folder {strange[0]!r} is not of this dataset, e.g. {example}"
+            raise InputError(f"{folder / name}: {other}")
         parts[split] = Listing(index.paths, index.targets, index.classes)
     return parts
 
@@ -72,7 +72,7 @@ def read_mini_cached(folder: Path) -> dict[str, Arrays]:
 
 def read_mini_categories(folder: Path) -> dict[str, Arrays]:
     """mini-ImageNet's pickles of images and labels."""
-    files = _pickles(folder, CATEGORIES, "train_phase_train")
+    files = _pickles(folder, CATEGORIES, PHASE)
     return {split: _category_pickle(path) for split, path in files.items()}
 
 
@@ -108,15 +108,13 @@ def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
             return solution, [(f"{row[0]}.JPEG", row[1].split(" ")[0]) for row in rows]
     notes = top / "Annotations" / "CLS-LOC" / "val"
     if notes.is_dir():
-        names = (
-            (path, re.search(r"<name>(n\d{8})</name>", path.read_text())) for path in sorted(notes.iterdir())
-        )
-        return notes, [(f"{path.stem}.JPEG", found[1]) for path, found in names if found]
+        texts = ((path.stem, path.read_text()) for path in sorted(notes.iterdir()))
+        found = ((name, re.search(rf"<name>({WORDNET})</name>", text)) for name, text in texts)
+        return notes, [(f"{name}.JPEG", label[1]) for name, label in found if label]
     truth = folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
-        wordnet = {
-            int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in _synsets(truth.parent / "meta.mat")
-        }
+        synsets = _synsets(truth.parent / "meta.mat")
+        wordnet = {int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in synsets}
         labels = [wordnet.get(int(line) if line.isdigit() else -1, line) for line in read_lines(truth)]
         return truth, [(f"ILSVRC2012_val_{i:08}.JPEG", label) for i, label in enumerate(labels, 1)]
     raise InputError(
@@ -172,13 +170,9 @@ def _category_pickle(path: Path) -> Arrays:
 
 
 def _pictures(path: Path, held: Any, key: str) -> np.ndarray:
-    images = held.get(key) if isinstance(held, dict) else None
-    if (
-        not isinstance(images, np.ndarray)
-        or images.dtype != np.uint8
-        or images.ndim != 4
-        or images.shape[3] != 3
-    ):
+    images: Any = held.get(key) if isinstance(held, dict) else None
+    is_bytes = isinstance(images, np.ndarray) and images.dtype == np.uint8
+    if not is_bytes or images.ndim != 4 or images.shape[3] != 3:
         raise InputError(f"{path}: has no {key!r} of uint8 (n, H, W, 3); not mini-ImageNet's pickle")
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
@@ -195,6 +189,5 @@ def _mini_csv(path: Path, expected: list[str]) -> Listing:
 
 def _in_list(source: Path, classes: Sequence[str], expected: list[str], split: str) -> None:
     if strange := sorted(set(classes) - set(expected)):
-        raise InputError(
-            f"{source}: class {strange[0]!r} is not one of mini-ImageNet's {split} classes (Ravi's split)"
-        )
+        wrong = f"class {strange[0]!r} is not one of mini-ImageNet's {split} classes (Ravi's split)"
+        raise InputError(f"{source}: {wrong}")

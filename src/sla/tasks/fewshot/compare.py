@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sla.errors import InputError, SLAWarning
 from sla.images.storage import OnBadImage
@@ -13,7 +13,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.defaults import override, same_source
 from sla.stats import Interval
 from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes, paired_interval
-from sla.tasks.fewshot.run import FewShotRun, Tested, open_tested, other_test_set
+from sla.tasks.fewshot.run import FewShotRun, open_tested, other_test_set
 
 Value = TypeVar("Value")
 MOST_QUERIES = 15  # of each class, where neither a run nor an option says how many
@@ -73,43 +73,33 @@ def score_episodes(
     if len(names) > 2:
         raise InputError(f"one run, or two to compare, not {len(names)}")
     if (method or views) and all(Path(name).is_dir() for name in names):
-        raise InputError(
-            "a run has its own method and views: --method and --views are for pretrained backbones"
-        )
-    models = [
-        open_tested(name, checkpoint, *((None, None) if Path(name).is_dir() else (method, views)))
-        for name in names
-    ]
+        raise InputError("a run has its own method and views; --method and --views: pretrained backbones")
+    chosen = [(None, None) if Path(name).is_dir() else (method, views) for name in names]
+    models = [open_tested(name, checkpoint, *some) for name, some in zip(names, chosen, strict=True)]
     own = [model.config.episodes for model in models]
     shots = _agreed("--shot", shots, [part.test_shots for part in own])
     ways = _agreed("--way", way, [part.way for part in own])
     if not data or query is not None:
         query = _agreed("--query", query, [part.test_query for part in own])
     count = _agreed("--episodes", episodes, [part.test_episodes for part in own])
-    tests = [_test_set(model, data, models, on_bad_image, progress) for model in models]
+    tests = []
+    for model in models:
+        if isinstance(model, FewShotRun) and not model.is_finished:
+            warnings.warn(f"{model.name} is not finished: sla train --resume continues it", SLAWarning)
+        if on_bad_image is not None:
+            model.config = override(model.config, "data", on_bad_image=on_bad_image)
+        tests.append(other_test_set(model, data, models, progress) if data else model.test_set(progress))
     alike = data or same_source(models[0].config.data.source, models[-1].config.data.source)
     if not alike or len({(test.classes, len(test)) for test in tests}) > 1:
-        raise InputError(
-            f"{names[0]} and {names[1]} are tested on different images: say with --data on which"
-        )
+        raise InputError(f"{names[0]} and {names[1]} are tested on different images: name some by --data")
     if way is None and data:
         ways = min(ways, tests[0].num_classes)
     query = _most_queries(tests, max(shots)) if query is None else query
-    found = [
-        evaluate_episodes(
-            model.model,
-            test,
-            model.config.episodes,
-            shots=shots,
-            episodes=count,
-            way=ways,
-            query=query,
-            seed=seed,
-            workers=model.config.data.workers,
-            progress=progress,
-        )
-        for model, test in zip(models, tests, strict=True)
-    ]
+    same: dict[str, Any] = {"shots": shots, "episodes": count, "way": ways, "query": query, "seed": seed}
+    found = []
+    for model, test in zip(models, tests, strict=True):
+        settings, same["workers"] = model.config.episodes, model.config.data.workers
+        found.append(evaluate_episodes(model.model, test, settings, progress=progress, **same))
     scores = [
         Score(name, shot, kind, episode_interval(accuracies[shot][kind]))
         for name, model, accuracies in zip(names, models, found, strict=True)
@@ -118,35 +108,18 @@ def score_episodes(
     ]
     differences = []
     if len(models) == 2:
-        first, second = (model.model.inferences[-1] for model in models)
-        differences = [
-            Difference(shot, (first, second), paired_interval(found[1][shot][second], found[0][shot][first]))
-            for shot in shots
-        ]
+        first, second = kinds = models[0].model.inferences[-1], models[1].model.inferences[-1]
+        for shot in shots:
+            points = paired_interval(found[1][shot][second], found[0][shot][first])
+            differences.append(Difference(shot, kinds, points))
     return EpisodeScores(count, ways, query, tests[0], scores, differences)
-
-
-def _test_set(
-    model: Tested,
-    data: str | None,
-    models: Sequence[Tested],
-    on_bad_image: OnBadImage | None,
-    progress: Progress,
-) -> Dataset:
-    if isinstance(model, FewShotRun) and not model.is_finished:
-        warnings.warn(f"{model.name} is not finished: sla train --resume continues it", SLAWarning)
-    if on_bad_image is not None:
-        model.config = override(model.config, "data", on_bad_image=on_bad_image)
-    return other_test_set(model, data, models, progress) if data else model.test_set(progress)
 
 
 def _most_queries(tests: Sequence[Dataset], shot: int) -> int:
     """As many query images as the smallest class leaves."""
     smallest = min(int(test.counts().min()) for test in tests)
     if smallest <= shot:
-        raise InputError(
-            f"the smallest class has {smallest} pictures: {shot} shots leave none to ask; lower --shot"
-        )
+        raise InputError(f"the smallest class has {smallest} pictures, {shot} shots leave none: lower --shot")
     return min(smallest - shot, MOST_QUERIES)
 
 

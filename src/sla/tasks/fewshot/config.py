@@ -4,14 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from sla.runs.config import (
-    LoopConfig,
-    ModelConfig,
-    OptimizerConfig,
-    Part,
-    SourceConfig,
-    TrainingConfig,
-)
+from sla.runs.config import LoopConfig, ModelConfig, OptimizerConfig, Part, SourceConfig, TrainingConfig
 from sla.tasks.fewshot.heads import check_head
 from sla.views import parse_views
 

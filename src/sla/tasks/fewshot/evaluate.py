@@ -66,15 +66,11 @@ def episode_accuracies(
     with evaluating(model):
         for first in range(0, count, at_a_time):
             batch = episodes.batch(first, min(at_a_time, count - first))
-            support, query = (
-                embedded[torch.from_numpy(places)].to(device) for places in (batch.support, batch.query)
-            )
-            targets, wanted = (
-                torch.from_numpy(labels).to(device) for labels in (batch.support_targets, batch.query_targets)
-            )
-            joint = model.joint_logits(support, targets, query, episodes.way)
+            support, targets, query, wanted = map(torch.from_numpy, batch)
+            shown, asked = embedded[support].to(device), embedded[query].to(device)
+            joint = model.joint_logits(shown, targets.to(device), asked, episodes.way)
             for kind, logits in model.class_logits(joint).items():
-                found[kind].append(100 * (logits.argmax(2) == wanted).double().mean(1).cpu())
+                found[kind].append(100 * (logits.argmax(2).cpu() == wanted).double().mean(1))
     return {kind: torch.cat(parts).numpy() for kind, parts in found.items()}
 
 

@@ -33,10 +33,8 @@ class Head(nn.Module):
         try:
             return self.score(self.adapt(support, targets, way), query)
         except torch.linalg.LinAlgError:
-            raise SLAError(
-                f"{type(self).__name__} has no solution for these features: if training diverged, a "
-                "lower learning rate may help"
-            ) from None
+            why = "if training diverged, a lower learning rate may help"
+            raise SLAError(f"{type(self).__name__} has no solution for these features: {why}") from None
 
 
 def one_hot(targets: Tensor, way: int, like: Tensor) -> Tensor:
@@ -53,9 +51,8 @@ def check_episodes(support: Tensor, targets: Tensor, query: Tensor, way: int) ->
         widths = f"{support.shape[2]} and {query.shape[2]}"
         raise InputError(f"support and query have {widths} features: their images differ in size")
     if targets.shape != support.shape[:2] or targets.is_floating_point():
-        raise InputError(
-            f"targets must be {tuple(support.shape[:2])} class numbers, not {tuple(targets.shape)}"
-        )
+        shapes = f"{tuple(support.shape[:2])} class numbers, not {tuple(targets.shape)}"
+        raise InputError(f"targets must be {shapes}")
     if way < 2:
         raise InputError(f"an episode needs at least two classes, not {way}")
     if targets.device.type == "cpu":  # values are checked only where that costs no synchronisation

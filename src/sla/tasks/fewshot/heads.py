@@ -6,8 +6,7 @@ from typing import Any
 from sla.errors import InputError, nearest
 from sla.tasks.fewshot.head import Head
 from sla.tasks.fewshot.prototypes import Prototypes
-from sla.tasks.fewshot.r2d2 import R2D2
-from sla.tasks.fewshot.ridge import Ridge
+from sla.tasks.fewshot.ridge import R2D2, Ridge
 from sla.tasks.fewshot.svm import SVM
 
 HEADS: dict[str, type[Head]] = {"protonet": Prototypes, "ridge": Ridge, "r2d2": R2D2, "svm": SVM}

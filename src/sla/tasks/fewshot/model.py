@@ -37,9 +37,7 @@ class FewShotModel(nn.Module):
     def __init__(self, backbone: nn.Module, head: nn.Module, views: Views, reading: str = "pooled") -> None:
         super().__init__()
         if reading not in READINGS:
-            raise InputError(
-                f"features are read as {', '.join(READINGS)}, not {reading!r}{nearest(reading, READINGS)}"
-            )
+            raise InputError(f"features cannot be read as {reading!r}{nearest(reading, READINGS)}")
         self.backbone, self.head, self.views, self.reading = backbone, head, views, reading
         self.about: dict[str, Any] = {}  # how it is built again and what its images go through
 
@@ -85,13 +83,7 @@ class FewShotModel(nn.Module):
         return {"single": single, "aggregated": aggregated}
 
     def losses(
-        self,
-        support: Tensor,
-        targets: Tensor,
-        query: Tensor,
-        query_targets: Tensor,
-        way: int,
-        smoothing: float = 0.0,
+        self, support: Tensor, targets: Tensor, query: Tensor, wanted: Tensor, way: int, smoothing: float = 0
     ) -> dict[str, Tensor]:
         """`loss` over all joint labels of all query views, and `output`, class logits (E*Q, way), detached.
 
@@ -105,19 +97,17 @@ class FewShotModel(nn.Module):
         seen = self.view_features(support.flatten(0, 1)).unflatten(0, support.shape[:2])
         asked = self.view_features(query.flatten(0, 1)).unflatten(0, query.shape[:2])
         joint = self.joint_logits(seen, targets, asked, way)
-        wanted = join_labels(query_targets.flatten(), count).view(joint.shape[:2])
+        labels = join_labels(wanted.flatten(), count).view(joint.shape[:2])
         with torch.no_grad():
             output = self.class_logits(joint)[self.inferences[-1]].flatten(0, 1)
-        return {"loss": smoothed_cross_entropy(joint, wanted, smoothing), "output": output}
+        return {"loss": smoothed_cross_entropy(joint, labels, smoothing), "output": output}
 
 
 def build_model(about: dict[str, Any], pretrained: bool = False) -> FewShotModel:
     """The model that `about` describes: backbone and its options, head and its options, views, reading."""
     options = dict(about["backbone_options"]) | ({"pretrained": True} if pretrained else {})
-    backbone, head = (
-        create_backbone(about["backbone"], **options),
-        create_head(about["head"], **about["head_options"]),
-    )
+    backbone = create_backbone(about["backbone"], **options)
+    head = create_head(about["head"], **about["head_options"])
     model = FewShotModel(backbone, head, parse_views(about["views"]), about["reading"])
     model.about = about
     return model

@@ -44,9 +44,8 @@ def make_plan(
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = with_policies(choose_input(config, splits))
     tuned = config.model.weights != "none"
-    config = fill_missing(
-        config, "optimizer", name="sgd", learning_rate=0.01 if tuned else 0.1, backbone_factor=1.0
-    )
+    rate = 0.01 if tuned else 0.1
+    config = fill_missing(config, "optimizer", name="sgd", learning_rate=rate, backbone_factor=1.0)
     config = fill_missing(config, "episodes", per_step=4 if config.run.device == "cpu" else 8)
     config = fill_missing(config, "episodes", val_shot=min(config.episodes.shot, 5))
     part = config.episodes
@@ -54,17 +53,12 @@ def make_plan(
         f"{config.method.name} with views {config.method.views}; {config.run.iterations:,} steps of "
         f"{part.per_step} episodes, {part.way}-way {part.shot}-shot with {part.query} queries per class"
     )
-    sizes = [(name, getattr(splits, name)) for name in ("train", "val", "test")]
-    said = [
-        f"{some.num_classes} classes, {len(some):,} images in {name}"
-        for name, some in sizes
-        if some is not None
-    ]
+    parts = [(name, some) for name in ("train", "val", "test") if (some := getattr(splits, name)) is not None]
+    said = (f"{some.num_classes} classes, {len(some):,} images in {name}" for name, some in parts)
     reasons.append("; ".join(said))
     if splits.val is None:
-        reasons.append(
-            f"no validation classes (3 times the way, {3 * part.way}, would do): no best checkpoint"
-        )
+        enough = f"3 times the way, {3 * part.way}, would do"
+        reasons.append(f"no validation classes ({enough}): no best checkpoint")
     _check(config, splits)
     return Plan(config, splits.train, splits.val, splits.test, tuple(reasons))
 

@@ -33,34 +33,32 @@ class Support(NamedTuple):
 
 
 def adapt_to_folder(
-    model: FewShotModel,
-    folder: str | Path,
-    on_bad_image: OnBadImage = "refuse",
-    progress: Progress = QUIET,
+    model: FewShotModel, folder: str | Path, on_bad_image: OnBadImage = "refuse", progress: Progress = QUIET
 ) -> Support:
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(
-            f"{shown(path)}: no such folder; --support has one folder for each thing, of its pictures"
-        )
+        raise InputError(f"{shown(path)}: no such folder; --support has one folder for each thing")
     index = open_index(path)
     files, labels = file_images(model.preprocessing, index.paths[:]), index.targets
     if on_bad_image == "skip":
         rows = readable_rows(files)
         files, labels = file_images(model.preprocessing, [files.name(row) for row in rows]), labels[rows]
-    _check_counts(path, labels, index.classes)
+    counts = np.bincount(labels, minlength=len(index.classes))
+    if not counts.all():
+        name = shown(index.classes[int(counts.argmin())])
+        raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
+    if counts.min() < counts.max():
+        each = listed([f"{shown(name)} {count}" for name, count in zip(index.classes, counts, strict=True)])
+        more = "classes with more pictures are known better"
+        warnings.warn(f"{shown(path)}: unequal shots: {each}; {more}", SLAWarning)
     features, targets = _features(model, files, progress, "support"), torch.from_numpy(labels)
     logits, wanted = hold_out_in_turn(model, features, targets, len(index.classes))
     if not len(wanted):
-        warnings.warn(
-            f"{shown(path)}: one picture of each class: nothing to check or calibrate with", SLAWarning
-        )
+        warnings.warn(f"{shown(path)}: one picture of each class: nothing to calibrate with", SLAWarning)
         return Support(features, targets, index.classes, 1.0, None)
-    right = int((logits.argmax(1) == wanted).sum())
-    return Support(
-        features, targets, index.classes, cautious_temperature(logits, wanted), (right, len(wanted))
-    )
+    checked = int((logits.argmax(1) == wanted).sum()), len(wanted)
+    return Support(features, targets, index.classes, cautious_temperature(logits, wanted), checked)
 
 
 @torch.inference_mode()
@@ -104,16 +102,3 @@ def _features(model: FewShotModel, files: FileImages, progress: Progress, what: 
     dataset = Dataset(files, np.zeros(len(files), np.int64), ("picture",))
     pipeline, device = model.preprocessing.eval_pipeline(), next(model.parameters()).device
     return embed(model, dataset, pipeline, batch_size=32, progress=progress, what=what).to(device)
-
-
-def _check_counts(path: Path, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Every class needs a picture; unequal numbers give a warning."""
-    counts = np.bincount(labels, minlength=len(classes))
-    if not counts.all():
-        name = shown(classes[int(counts.argmin())])
-        raise InputError(f"{shown(path)}: class {name!r} has no picture that can be read")
-    if counts.min() < counts.max():
-        each = listed([f"{shown(name)} {count}" for name, count in zip(classes, counts, strict=True)])
-        warnings.warn(
-            f"{shown(path)}: unequal shots: {each}; classes with more pictures are known better", SLAWarning
-        )

@@ -16,13 +16,12 @@ def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
     plan, config = trainer.plan, trainer.config
     found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress)) if plan.test else {}
     splits = (("train", plan.train), ("val", plan.val), ("test", plan.test))
+    val = {"step": trainer.position.best_step, "accuracy": trainer.position.best_accuracy}
     return {
         "task": "few-shot",
         "headline": trainer.model.inferences[-1],
         "accuracies": {name: {"step": step, "test": tested} for name, (step, tested) in found.items()},
-        "val": {"step": trainer.position.best_step, "accuracy": trainer.position.best_accuracy}
-        if plan.val
-        else None,
+        "val": val if plan.val else None,
         "episodes": {"test": config.episodes.test_episodes, "way": config.episodes.way},
         "seed": config.run.seed,
         "classes": {name: part.num_classes for name, part in splits if part is not None},

@@ -66,52 +66,37 @@ class Pretrained:
     def __init__(self, backbone: str, head: str, views: str, device: str = "cpu") -> None:
         check_device(device)
         self.name, self.config = backbone, FewShotConfig()
-        about: dict[str, Any] = {
-            "backbone": backbone,
-            "backbone_options": {},
-            "head": head,
-            "head_options": PRETRAINED_OPTIONS.get(head, {}),
-            "views": views,
-            "reading": "unit",
-        }
+        about: dict[str, Any] = {"backbone": backbone, "backbone_options": {}, "views": views}
+        about |= {"head": head, "head_options": PRETRAINED_OPTIONS.get(head, {}), "reading": "unit"}
         self.model = build_model(about, pretrained=True).eval()
         self.model = self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         weights = find_weights(backbone)
         if weights is None:
-            raise InputError(
-                f"{backbone}: no weights are published with it here; efficientnet_lite0 has some"
-            )
-        expected = weights.input
-        size = expected.resolution
-        seen = Preprocessing("resized", size, size * 8 // 7, expected.mean, expected.std)
+            raise InputError(f"{backbone}: no weights are published with it here; efficientnet_lite0 has")
+        mean, std, size = weights.input
+        seen = Preprocessing("resized", size, size * 8 // 7, mean, std)
         self.model.about["preprocessing"] = seen.to_dict()
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:
         """There is none of its own."""
-        raise InputError(
-            f"{self.name}: a pretrained backbone has no data of its own: say what to test on with --data"
-        )
+        raise InputError(f"{self.name}: a pretrained backbone has no data of its own: name some by --data")
 
 
 Tested = FewShotRun | Pretrained
 
 
 def open_tested(
-    name: str,
-    checkpoint: str = "last",
-    head: str | None = None,
-    views: str | None = None,
-    device: str = "cpu",
+    name: str, checkpoint: str = "last", head: str | None = None, views: str | None = None
 ) -> Tested:
     """A run by its folder, or a pretrained backbone by its name, with head and views of your choice."""
     if Path(name).is_dir():
         if head or views:
             raise InputError(f"{name}: a run has its own method and views; they are for pretrained backbones")
-        return FewShotRun(name, checkpoint, device)
+        return FewShotRun(name, checkpoint)
     if "/" in name or "\\" in name:
         raise InputError(f"{name}: no such run")
     try:
-        return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS, device)
+        return Pretrained(name, head or PRETRAINED_HEAD, views or PRETRAINED_VIEWS)
     except MissingExtraError:
         raise
     except InputError as error:
@@ -129,8 +114,6 @@ def other_test_set(tested: Tested, data: str, seen: Sequence[Tested], progress: 
     if len(parts) > 1:
         raise InputError(f"{data}: these runs learnt from different classes of it: name data new to both")
     way, seed = parts.pop() if parts else (None, 0)
-    size = tested.model.preprocessing.stored_size
-    splits = load_class_splits(
-        data, way, seed=seed, root=own.root, size=size, on_bad_image=own.on_bad_image, progress=progress
-    )
+    options = {"size": tested.model.preprocessing.stored_size, "on_bad_image": own.on_bad_image}
+    splits = load_class_splits(data, way, seed=seed, root=own.root, progress=progress, **options)
     return splits.test or splits.train

@@ -30,15 +30,9 @@ class FewShotTrainer(Loop):
         assert part.per_step is not None
         self.per_step = part.per_step
         model = build_first_model(plan, first=is_new(folder))
+        kinds = model.inferences
         super().__init__(
-            model,
-            config,
-            plan.train,
-            folder,
-            Group(),
-            losses=(),
-            inferences=model.inferences,
-            headline=model.inferences[-1],
+            model, config, plan.train, folder, Group(), losses=(), inferences=kinds, headline=kinds[-1]
         )
         self.episodes = Episodes(plan.train, part.way, part.shot, part.query, config.run.seed)
         self.targets = [
@@ -63,14 +57,11 @@ class FewShotTrainer(Loop):
         images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
         if self.config.run.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        every = (self.targets[0].numel(), self.targets[1].numel())
-        support, query = (
-            part.unflatten(0, targets.shape)
-            for part, targets in zip(images.split(every), self.targets, strict=True)
-        )
+        targets, wanted = self.targets
+        support, query = images.split((targets.numel(), wanted.numel()))
         self.optimizer.zero_grad(set_to_none=True)
         parts = min(self.config.optimizer.accumulate, self.per_step)
-        whole = (support, self.targets[0], query, self.targets[1])
+        whole = support.unflatten(0, targets.shape), targets, query.unflatten(0, wanted.shape), wanted
         way, smoothing = self.config.episodes.way, self.config.method.label_smoothing
         for seen, labels, asked, wanted in zip(*(part.tensor_split(parts) for part in whole), strict=True):
             share = len(seen) / self.per_step
