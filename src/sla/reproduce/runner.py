@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import shlex
 import signal
 import sys
@@ -129,7 +128,8 @@ def _run_wave(
         try:
             while waiting:
                 done, waiting = wait_for(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
-                for key, share in _drain(reports):
+                while not reports.empty():
+                    key, share = reports.get()
                     display.advance(by_key[key], share)
                 for future in done:
                     yield futures[future], future.result()
@@ -172,14 +172,6 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
             reports.put((job.key, share))
 
     return attempt(job, out, wait, _JobProgress(job, report))
-
-
-def _drain(reports: Any) -> Iterable[tuple[str, float]]:
-    while True:
-        try:
-            yield reports.get_nowait()
-        except queue.Empty:
-            return
 
 
 def commands(name: str, scale: str, jobs: Iterable[Job], out: Path, seeds: int) -> list[str]:
