@@ -71,7 +71,7 @@ def evaluate(
     shot: Annotated[str | None, Option(help="Shots, as in 1,5; by default those of the run.")] = None,
     way: Annotated[int | None, Option(min=2, help="Classes of an episode; by default as the run.")] = None,
     query: Annotated[
-        int | None, Option(min=1, help="Queries of a class; as the run, or what is left.")
+        int | None, Option(min=1, help="Query images of each class; as the run, or what is left.")
     ] = None,
     episodes: Annotated[int | None, Option(min=2, help="How many; as the run, 1,000 by default.")] = None,
     seed: Annotated[int, Option(help="Which episodes.")] = 0,

@@ -133,9 +133,10 @@ def _run_wave(
                     display.advance(by_key[key], share)
                 for future in done:
                     yield futures[future], future.result()
-        except (KeyboardInterrupt, StoppedError):
-            pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
             raise StoppedError(STOPPED) from None
+        finally:  # also when whoever reads this is stopped: what has not begun does not begin
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _follow(parent: int) -> None:
