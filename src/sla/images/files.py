@@ -29,6 +29,8 @@ class FileImages:
     `paths` are relative to `root`, or absolute. Holds only the names, so a copy in a worker is cheap.
     """
 
+    in_memory = False  # a read decodes, or copies from a file
+
     def __init__(self, paths: Sequence[str], size: tuple[int, int], root: str | Path = "") -> None:
         self.paths = paths if isinstance(paths, Paths) else Paths.of(paths, root)
         self.size = size
@@ -39,11 +41,6 @@ class FileImages:
     def shape(self) -> tuple[int, int, int]:
         """(3, H, W)."""
         return 3, *self.size
-
-    @property
-    def in_memory(self) -> bool:
-        """Never: a read decodes, or copies from a file."""
-        return False
 
     def __len__(self) -> int:
         return len(self.paths)

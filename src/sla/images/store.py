@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -48,6 +48,7 @@ class Images(Protocol):
 class ArrayImages:
     """Images in memory: one uint8 tensor (n, C, H, W)."""
 
+    in_memory: ClassVar[bool] = True
     pixels: Tensor
     label: str = "image"
     aspect: Tensor | None = None
@@ -63,11 +64,6 @@ class ArrayImages:
         """(C, H, W) of every image."""
         _, channels, height, width = self.pixels.shape
         return channels, height, width
-
-    @property
-    def in_memory(self) -> bool:
-        """Always."""
-        return True
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -14,8 +14,10 @@ def calibrations(logits: Tensor, targets: Tensor, temperature: float | None) -> 
     used = {"Without temperature scaling": 1.0}
     if temperature is not None:
         used[f"With temperature {temperature:.3f}"] = temperature
-    errors = {name: calibration_error(logits, targets, value) for name, value in used.items()}
-    return [(name, errors[name], reliability(logits, targets, value)) for name, value in used.items()]
+    return [
+        (name, calibration_error(logits, targets, value), reliability(logits, targets, value))
+        for name, value in used.items()
+    ]
 
 
 def reliability(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> list[Bin]:

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import queue
 import shlex
 import signal
 import sys
@@ -129,13 +128,15 @@ def _run_wave(
         try:
             while waiting:
                 done, waiting = wait_for(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
-                for key, share in _drain(reports):
+                while not reports.empty():
+                    key, share = reports.get()
                     display.advance(by_key[key], share)
                 for future in done:
                     yield futures[future], future.result()
-        except (KeyboardInterrupt, StoppedError):
-            pool.shutdown(wait=True, cancel_futures=True)
+        except KeyboardInterrupt:
             raise StoppedError(STOPPED) from None
+        finally:  # also when whoever reads this is stopped: what has not begun does not begin
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _follow(parent: int) -> None:
@@ -172,14 +173,6 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
             reports.put((job.key, share))
 
     return attempt(job, out, wait, _JobProgress(job, report))
-
-
-def _drain(reports: Any) -> Iterable[tuple[str, float]]:
-    while True:
-        try:
-            yield reports.get_nowait()
-        except queue.Empty:
-            return
 
 
 def commands(name: str, scale: str, jobs: Iterable[Job], out: Path, seeds: int) -> list[str]:

@@ -121,7 +121,8 @@ def _records(file: Path, label_bytes: int) -> np.ndarray:
     except OSError as error:
         raise InputError(f"{file}: {reason(error)}") from None
     if not len(data) or len(data) % size:
-        raise InputError(f"{file}: {len(data):,} bytes, not whole records of {size:,}: truncated, not CIFAR?")
+        held = f"{len(data):,} bytes, not whole records of {size:,}"
+        raise InputError(f"{file}: {held}: truncated or not CIFAR's")
     return data.reshape(-1, size)
 
 

@@ -73,7 +73,7 @@ def score_episodes(
     if len(names) > 2:
         raise InputError(f"one run, or two to compare, not {len(names)}")
     if (method or views) and all(Path(name).is_dir() for name in names):
-        raise InputError("a run has its own method and views; --method and --views: pretrained backbones")
+        raise InputError("a run has its own method and views: they are for pretrained backbones")
     chosen = [(None, None) if Path(name).is_dir() else (method, views) for name in names]
     models = [open_tested(name, checkpoint, *some) for name, some in zip(names, chosen, strict=True)]
     own = [model.config.episodes for model in models]

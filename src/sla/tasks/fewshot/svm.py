@@ -31,7 +31,8 @@ class SVM(Head):
         super().__init__(scale)
         counts = (iterations, test_iterations)
         if not c > 0 or not all(isinstance(count, int) and count > 0 for count in counts):
-            raise InputError(f"svm needs c above 0 and iterations from 1, not {c:g}, {counts}")
+            given = f"{c:g}, {iterations}, {test_iterations}"
+            raise InputError(f"svm needs c above 0 and at least 1 iteration, not {given}")
         self.c, self.iterations, self.test_iterations = c, iterations, test_iterations
 
     def adapt(self, support: Tensor, targets: Tensor, way: int) -> Tensor:
