@@ -1,12 +1,11 @@
 """One or two few-shot models on many episodes of unseen classes; of two, the difference too."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
@@ -133,8 +132,8 @@ def _test_set(
     on_bad_image: OnBadImage | None,
     progress: Progress,
 ) -> Dataset:
-    if isinstance(model, FewShotRun) and not model.is_finished:
-        warnings.warn(f"{model.name} is not finished: sla train --resume continues it", SLAWarning)
+    if isinstance(model, FewShotRun):
+        model.warn_if_unfinished()
     if on_bad_image is not None:
         model.config = override(model.config, "data", on_bad_image=on_bad_image)
     return other_test_set(model, data, models, progress) if data else model.test_set(progress)

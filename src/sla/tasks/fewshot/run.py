@@ -44,6 +44,7 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
 
         `options` are those of `evaluate_episodes`.
         """
+        self.warn_if_unfinished()
         dataset = dataset if dataset is not None else self.test_set(progress)
         options.setdefault("workers", self.config.data.workers)
         return evaluate_episodes(self.model, dataset, self.config.episodes, progress=progress, **options)
