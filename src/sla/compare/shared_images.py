@@ -101,7 +101,8 @@ class SharedImages:
                 + (": whether it has seen these images there is not known." if run.record is None else ".")
             )
             return self._given(run, source)
-        found = run.find_images(None, self.on_bad_image, self.progress, self._splits(run, source))
+        splits = run.splits or self._splits(run, source)  # a run that has just ended has them in memory
+        found = run.find_images(None, self.on_bad_image, self.progress, splits)
         if found is None:
             raise InputError(
                 f"{shown(source)} has no test images, and {shown(run.folder)} held none out: name other "

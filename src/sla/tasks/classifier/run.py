@@ -189,7 +189,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         *,
         by_content: bool = True,
     ) -> FoundImages | None:
-        """What `dataset` and `unseen` take, with notes on what has changed; `splits`: what is loaded already."""
+        """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
         splits = splits or self.load_splits(data, on_bad_image, progress)
         record = self.record if by_content else None
         if data is not None:
