@@ -58,8 +58,8 @@ class ImagesRecord:
         """
         names = [dataset.classes[target] for target in dataset.targets]
         left: dict[Any, list[int]] = defaultdict(list)
-        for place in range(len(dataset) - 1, -1, -1):
-            left[keys[place], names[place]].append(place)
+        for place, label in reversed(list(enumerate(zip(keys.tolist(), names, strict=True)))):
+            left[label].append(place)
         found = {split: np.full(self.count(split), -1) for split in splits}
         for split in splits:
             for number, label in enumerate(self._labels(split)):
@@ -71,7 +71,7 @@ class ImagesRecord:
         relabelled = dict.fromkeys(splits, 0)
         for split in splits:
             for number in np.flatnonzero(found[split] < 0).tolist():
-                if places := by_key.get(self.keys[split][number], []):
+                if places := by_key.get(int(self.keys[split][number]), []):
                     found[split][number] = places.pop()
                     relabelled[split] += 1
         gone = {split: int((places < 0).sum()) for split, places in found.items()}
@@ -84,9 +84,10 @@ class ImagesRecord:
         return np.isin(keys, self.keys[TRAIN])
 
     def _labels(self, split: str) -> Iterable[tuple[Any, str]]:
-        names = self.classes.get(split, ())
-        targets = self.targets.get(split, ())
-        return ((key, names[target]) for key, target in zip(self.keys.get(split, ()), targets, strict=True))
+        if split not in self.keys:
+            return ()
+        names = [self.classes[split][target] for target in self.targets[split]]
+        return zip(self.keys[split].tolist(), names, strict=True)
 
 
 def make_record(plan: Plan[Any], progress: Progress = QUIET) -> ImagesRecord:

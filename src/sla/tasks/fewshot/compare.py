@@ -12,7 +12,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.defaults import override, same_source
 from sla.stats import Interval
 from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes, paired_interval
-from sla.tasks.fewshot.run import FewShotRun, Tested, open_tested, other_test_set
+from sla.tasks.fewshot.run import Tested, open_tested, other_test_set
 
 Value = TypeVar("Value")
 MOST_QUERIES = 15  # of each class, where neither a run nor an option says how many
@@ -132,8 +132,6 @@ def _test_set(
     on_bad_image: OnBadImage | None,
     progress: Progress,
 ) -> Dataset:
-    if isinstance(model, FewShotRun):
-        model.warn_if_unfinished()
     if on_bad_image is not None:
         model.config = override(model.config, "data", on_bad_image=on_bad_image)
     return other_test_set(model, data, models, progress) if data else model.test_set(progress)

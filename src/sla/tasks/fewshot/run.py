@@ -108,7 +108,9 @@ def open_tested(
     if Path(name).is_dir():
         if head or views:
             raise InputError(f"{name}: a run has its own method and views; they are for pretrained backbones")
-        return FewShotRun(name, checkpoint, device)
+        run = FewShotRun(name, checkpoint, device)
+        run.warn_if_unfinished()
+        return run
     if "/" in name or "\\" in name:
         raise InputError(f"{name}: no such run")
     try:
