@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import IO, BinaryIO
 from filelock import FileLock, Timeout
 
 from sla.errors import InputError, SLAError, shown
+
+TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}")  # names of files that `replacing` has not finished
 
 
 @contextlib.contextmanager
@@ -28,6 +31,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed processes left of files they were writing, below this folder; it must be locked."""
+    for path in folder.rglob(".*"):
+        if TEMPORARY.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -213,7 +213,8 @@ def _images_to_check(run: _Run) -> tuple[Dataset, str]:
     """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
     found, why = None, "the run held none out"
     try:
-        found = run.unseen(memory_limit=0)  # a few are read: not all need decoding
+        # A few are read, and any would do: not all need decoding.
+        found = run.unseen(by_content=False, memory_limit=0)
         if found is not None:
             dataset, what = found
             places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
@@ -237,6 +238,8 @@ def _largest_difference(
     gap, batches = torch.zeros(()), _normalised if module.before is None else _pictures
     for done, given, seen in batches(run, dataset):
         expected = (module.model.logits(seen, module.inference) / module.temperature).softmax(-1)
+        if not expected.isfinite().all():
+            raise SLAError("the run's probabilities are NaN or infinite: its weights are damaged")
         (found,) = session.run(None, {"images": given})
         gap = torch.maximum(gap, (torch.from_numpy(found) - expected).abs().max())  # NaN stays
         progress.advance("comparing", done, len(dataset))

@@ -1,9 +1,11 @@
 """One file for a model: tensors as safetensors, with a description in JSON. Nothing in it can run code."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -12,6 +14,15 @@ from sla.disk import replacing
 from sla.errors import InputError
 
 KEY = "sla"  # under which the file's metadata has the description
+
+
+def tensors_digest(tensors: dict[str, Tensor]) -> str:
+    """A checksum of names, types, shapes and values, for the metadata of a file that has no other."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(tensors.items()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
+        found.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+    return found.hexdigest()
 
 
 def write_model_file(path: str | Path, tensors: dict[str, Tensor], described: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from sla.runs.config import TrainingConfig
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
 from sla.runs.folder import CONFIG, RESULT, has_result, lock_run_folder, read_run_config, refuse_differences
+from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
+from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
@@ -49,10 +51,16 @@ def train(
             config = _stored_config(folder, config, splits is not None, group)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
+        begins = group.share(is_new(folder))
+        record = None if begins else group.share(read_record(folder) if group.leads else None)
+        if record is not None:
+            plan = with_recorded_images(plan, record, folder, progress)
         plan = task.prepare(plan, group, progress, starts=not resume, search=True)
         stages = task.stages(plan, group)
         was_finished = resume and stages[-1].is_finished(folder) and has_result(folder)
         with explaining_a_full_disk(folder), Stop().listening() as stop:
+            if begins and group.leads:
+                write_record(folder, make_record(plan, progress))
             loop = run_stages(stages, plan.config, folder, group, stop, progress, resume=resume)
             if group.leads and not was_finished:
                 text = json.dumps(task.result(loop, progress), indent=2) + "\n"

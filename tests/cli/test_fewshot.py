@@ -123,7 +123,7 @@ def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
     assert "2-way episodes, 7 queries per class, of 2 classes, 16 images" in sla(*words, "1")
     begun = shutil.copytree(runs / "plain", tmp_path / "begun")
     (begun / "result.json").unlink()
-    with pytest.warns(SLAWarning, match="begun is not finished"):
+    with pytest.warns(SLAWarning, match="begun: unfinished"):
         sla("evaluate", begun, "--shot", 1, "--episodes", 2)
 
 

@@ -14,12 +14,14 @@ import torch
 from PIL import Image
 
 from sla.disk import exclusive, replacing
-from sla.errors import InputError, SLAError
+from sla.errors import InputError, SLAError, SLAWarning
 from sla.images import cache as cache_module
 from sla.images.cache import CachedImages, build_cache
 from sla.images.cache_paths import cache_dir
+from sla.images.content import content_keys, dataset_keys, key_kind
 from sla.images.decode import BadImageError, decode_array
 from sla.images.files import CHUNK, FileImages
+from sla.images.store import Dataset
 from sla.progress import as_progress
 
 SIZE = (6, 5)
@@ -192,7 +194,53 @@ def test_pixels_of_another_decoder_are_not_taken_over(
 def test_a_truncated_cache_is_rebuilt(files: FileImages, tmp_path: Path) -> None:
     path = build_cache(files, tmp_path / "c", "x").path
     os.truncate(path, path.stat().st_size // 2)
+    with pytest.warns(SLAWarning, match="is damaged and built again"):
+        check(build_cache(files, tmp_path / "c", "x"), files)
+
+
+@pytest.mark.parametrize("damage", ["empty", "zeroed header", "half a header"])
+def test_a_cache_with_a_damaged_head_is_rebuilt(files: FileImages, tmp_path: Path, damage: str) -> None:
+    path = build_cache(files, tmp_path / "c", "x").path
+    whole = path.read_bytes()
+    start = {"empty": b"", "zeroed header": bytes(128) + whole[128:], "half a header": whole[:60] + bytes(68)}
+    path.write_bytes(start[damage] + (whole[128:] if damage == "half a header" else b""))
+    with pytest.warns(SLAWarning, match="is damaged and built again"):
+        check(build_cache(files, tmp_path / "c", "x"), files)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("field", ["key", "content", "aspect", "check", "pixels"])
+def test_a_flipped_bit_in_a_row_is_decoded_again(files: FileImages, tmp_path: Path, field: str) -> None:
+    path = build_cache(files, tmp_path / "c", "x").path
+    whole = path.read_bytes()
+    kind = cache_module.row_type(SIZE)
+    start = len(whole) - (len(files) - 9) * kind.itemsize  # of row 9
+    damaged = bytearray(whole)
+    damaged[start + kind.fields[field][1] + 2] ^= 16
+    damaged[start + 3 * kind.itemsize : start + 4 * kind.itemsize] = bytes(kind.itemsize)  # row 12: zeros
+    path.write_bytes(damaged)
+    images = build_cache(files, tmp_path / "c", "x")
+    with pytest.warns(SLAWarning, match="damaged rows are decoded again"):
+        check(images, files)
+    assert path.read_bytes() == whole
+    check(images, files)
+
+
+def test_damaged_rows_of_an_outdated_cache_are_not_taken_over(files: FileImages, tmp_path: Path) -> None:
+    path = build_cache(files, tmp_path / "c", "x").path
+    damaged = bytearray(path.read_bytes())
+    damaged[-5] ^= 1
+    path.write_bytes(damaged)
+    os.utime(tmp_path / "data" / "005.png", ns=(1, 1))
     check(build_cache(files, tmp_path / "c", "x"), files)
+
+
+def test_a_cache_knows_the_content_of_its_images(files: FileImages, tmp_path: Path) -> None:
+    images = build_cache(files, tmp_path / "c", "x")
+    dataset = Dataset(images, np.zeros(len(files)), ("a",)).subset(range(40, 10, -1))
+    expected = content_keys(dataset.read(range(30)).images)
+    assert np.array_equal(dataset_keys(dataset), expected)
+    assert key_kind(dataset) == "pixels"
 
 
 def _build(files: FileImages, folder: Path, queue: "multiprocessing.Queue[int]") -> None:

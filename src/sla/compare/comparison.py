@@ -140,7 +140,8 @@ class Comparison:
         for place, entry in enumerate(self.entries):
             config = _values(entry.run.config)
             del config["run.seed"]
-            found.setdefault(json.dumps([entry.inference, config], default=str), []).append(place)
+            step = entry.run.unfinished  # what is not at its end is not one of the seeds of what is
+            found.setdefault(json.dumps([entry.inference, step, config], default=str), []).append(place)
         if all(len(places) == 1 for places in found.values()):
             return []
         seeds = [entry.run.config.run.seed for entry in self.entries]

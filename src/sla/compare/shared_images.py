@@ -5,10 +5,12 @@ from pathlib import Path
 
 from sla.errors import InputError, listed, shown
 from sla.images.storage import OnBadImage
-from sla.images.store import Dataset
+from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import Progress
-from sla.tasks.classifier.run import HELD_OUT, Run
+from sla.runs.defaults import same_source
+from sla.tasks.classifier.known_images import HELD_OUT
+from sla.tasks.classifier.run import Run
 
 
 def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> tuple[list[Run], list[str]]:
@@ -65,8 +67,8 @@ class SharedImages:
         progress: Progress,
     ) -> None:
         self.on_bad_image, self.progress = on_bad_image, progress
-        self.notes: list[str] = []
-        self.kept: dict[object, Dataset] = {}
+        self.notes = [run.unfinished for run in runs if run.unfinished]
+        self.loaded: dict[object, Splits] = {}
         first = runs[0]
         self.what = f"images of {shown(data)}" if data is not None else "test images"
         found = {run: self._given(run, data) if data is not None else self._own(run, first) for run in runs}
@@ -93,30 +95,33 @@ class SharedImages:
     def _own(self, run: Run, first: Run) -> Dataset:
         """What the run has not seen of the first run's data."""
         source = first.config.data.source
-        if run.config.data.source != source:
+        if not same_source(run.config.data.source, source):
             self.notes.append(
-                f"{shown(run.folder)} was trained on other data, {shown(run.config.data.source)}: whether it "
-                "has seen these images there is not known."
+                f"{shown(run.folder)} was trained on other data, {shown(run.config.data.source)}"
+                + (": whether it has seen these images there is not known." if run.record is None else ".")
             )
             return self._given(run, source)
-        own = run.config.data
-        key = (own.root, own.stored_size, own.on_bad_image, own.hold_out, own.hold_out_seed)
-        if key not in self.kept:
-            unseen = run.unseen(self.on_bad_image, self.progress)
-            if unseen is None:
-                raise InputError(
-                    f"{shown(source)} has no test images, and {shown(run.folder)} held none out: name other "
-                    "data by --data"
-                )
-            self.kept[key], self.what = unseen
-        return self.kept[key]
+        splits = run.splits or self._splits(run, source)  # a run that has just ended has them in memory
+        found = run.find_images(None, self.on_bad_image, self.progress, splits)
+        if found is None:
+            raise InputError(
+                f"{shown(source)} has no test images, and {shown(run.folder)} held none out: name other "
+                "data by --data"
+            )
+        self.what = found.what
+        self.notes += found.notes
+        return found.dataset
 
     def _given(self, run: Run, data: str | Path) -> Dataset:
+        found = run.find_images(data, self.on_bad_image, self.progress, self._splits(run, data))
+        assert found is not None  # named data has images
+        self.notes += found.notes
+        return found.dataset
+
+    def _splits(self, run: Run, data: str | Path) -> Splits:
+        """The data at the size of this run; what several runs read alike is read once."""
         own = run.config.data
         key = (str(data), own.root, own.stored_size, own.on_bad_image)
-        if key not in self.kept:
-            self.kept[key] = run.dataset(data, self.on_bad_image, self.progress)
-        trained = own.source in (str(data), str(Path(data).expanduser().absolute()))
-        if trained and run.result.get("images", {}).get("test") == 0:
-            self.notes.append(f"{shown(run.folder)} was trained on images of {shown(data)}.")
-        return self.kept[key]
+        if key not in self.loaded:
+            self.loaded[key] = run.load_splits(data, self.on_bad_image, self.progress)
+        return self.loaded[key]

@@ -22,7 +22,8 @@ from sla.report.views import view_accuracy, view_samples
 from sla.runs.metrics import MetricsFile, calibration_error
 from sla.stats import share
 from sla.tasks.classifier.evaluation import Outputs
-from sla.tasks.classifier.run import HELD_OUT, Run
+from sla.tasks.classifier.known_images import HELD_OUT
+from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
 MISTAKES = 12  # shown as pictures

@@ -2,14 +2,17 @@
 
 `checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
 `state.safetensors` beside it has what else a resumed run needs: optimiser, moving average, sums since the
-last row. Neither can run code. The random state is not needed: every draw follows from seed and step.
+last row. Neither can run code. `checksums.json` has a checksum of each, compared whenever a run is opened or
+resumed. The random state is not needed: every draw follows from seed and step.
 """
 
+import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sla.disk import to_disk
-from sla.errors import InputError
+from sla.errors import InputError, shown
 from sla.model_file import read_model_file
 
-WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
+WEIGHTS, STATE, CHECKSUMS = "weights.safetensors", "state.safetensors", "checksums.json"
 
 
 @dataclass
@@ -52,8 +55,12 @@ def save_checkpoint(
             write_weights(temporary / WEIGHTS)
             contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
             save_file(contiguous, temporary / STATE, {"position": json.dumps(asdict(position))})
-            with open(temporary / STATE, "rb+") as file:
-                to_disk(file)
+            (temporary / CHECKSUMS).write_text(
+                json.dumps({name: _checksum(temporary / name) for name in (WEIGHTS, STATE)})
+            )
+            for name in (STATE, CHECKSUMS):
+                with open(temporary / name, "rb+") as file:
+                    to_disk(file)
             _folder_to_disk(temporary)
             os.replace(temporary, target)
             _folder_to_disk(folder)
@@ -91,6 +98,38 @@ def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
         return Position(**described), tensors
     except TypeError:
         raise InputError(f"{path}: not the state of a run") from None
+
+
+def check_file(path: Path, advice: str = "") -> None:
+    """Refuse a file of a checkpoint that is not what was written; older checkpoints have no checksums."""
+    try:
+        written = json.loads((path.parent / CHECKSUMS).read_bytes())
+        intact = path.name not in written or _checksum(path) == written[path.name]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError):  # the checksums themselves are not readable
+        intact = False
+    if not intact:
+        advice = advice or f"use another checkpoint{_intact(path)}, or train again"
+        raise InputError(f"{shown(path)}: damaged: not what its {CHECKSUMS} says was written; {advice}")
+
+
+def _intact(path: Path) -> str:
+    """Which other checkpoint of the run has this file as it was written."""
+    own, folder = path.parent.name.rpartition("-")[0], path.parent.parent
+    for kind in ("last", "best"):
+        other = find_checkpoint(folder, kind)
+        if kind == own or other is None:
+            continue
+        with suppress(InputError):
+            check_file(other / path.name, "-")
+            return f" (--checkpoint {kind} is intact)"
+    return ""
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -7,12 +7,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from sla.disk import exclusive
+from sla.disk import TEMPORARY, exclusive, remove_temporaries
 from sla.errors import InputError, shown
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint, remove_unfinished
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
 
-CONFIG, RESULT = "config.yaml", "result.json"
+CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
 FIRST_STAGE = "train"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
@@ -27,8 +27,9 @@ Tree = TypeVar("Tree", bound=TrainingConfig)
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
-    unfinished = {".lock", CONFIG, "metrics.csv", "tensorboard"}
-    taken = folder.is_dir() and any(entry.name not in unfinished for entry in folder.iterdir())
+    unfinished = {".lock", CONFIG, IMAGES, "metrics.csv", "tensorboard"}
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
     if taken and not resume:
         raise InputError(f"{folder}: exists already; continue it with --resume, or choose another --out")
     if resume and not (folder / CONFIG).is_file():
@@ -43,6 +44,7 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     stack.callback(_remove_if_unused, folder)
     for checkpoints in (folder / "checkpoint", *folder.glob("*/checkpoint")):
         remove_unfinished(checkpoints)
+    remove_temporaries(folder)
     if not resume:
         (folder / "metrics.csv").unlink(missing_ok=True)
 

@@ -17,8 +17,10 @@ from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
+    STATE,
     WEIGHTS,
     Position,
+    check_file,
     find_checkpoint,
     optimizer_tensors,
     read_state,
@@ -39,6 +41,7 @@ from sla.sampling.loader import Batch, resident
 SAMPLE = 2048  # training images for modules that are initialised from data
 ROWS = 200  # of training losses in metrics.csv, about
 CHECKPOINT_SECONDS = 60.0
+CANNOT_RESUME = "the run cannot be resumed from it: train again in another folder, or use --checkpoint best"
 
 
 class Loop(ABC):
@@ -119,11 +122,12 @@ class Loop(ABC):
 
     def _fit(self, stop: Stop, progress: Progress, board: Any) -> bool:
         run, optimizer = self.config.run, self.config.optimizer
-        if self.group.leads:
-            self.metrics.start(self.position.step)
         evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
         snapshot_at = spaced(self.steps, run.snapshots)
         row_every = max(self.steps // ROWS, 1)
+        rows_at = evaluate_at.union(range(row_every, self.steps + 1, row_every))
+        if self.group.leads:
+            self.metrics.start(self.position.step, rows_at)
         started = saved = time.monotonic()
         seconds_before, frozen = self.position.seconds, None
         if not self.position.step and wants_data(self.model):
@@ -146,7 +150,7 @@ class Loop(ABC):
             done, now = step + 1, time.monotonic()
             self.position.step, self.position.seconds = done, seconds_before + now - started
             row: dict[str, float] = {}
-            if done % row_every == 0 or done in evaluate_at:
+            if done in rows_at:
                 row = self._close_row(done, batch.draws.batch_size, factor)
                 if done in evaluate_at:
                     row |= self._evaluate(done)
@@ -195,6 +199,8 @@ class Loop(ABC):
         found = find_checkpoint(self.folder / "checkpoint", "last")
         if found is None:
             return
+        for name in (STATE, WEIGHTS):
+            check_file(found / name, CANNOT_RESUME)
         position, tensors = read_state(found)
         classes, weights = self.read_weights(found / WEIGHTS)
         if list(classes or ()) != list(self.train.classes) or position.images != len(self.train):

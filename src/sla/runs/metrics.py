@@ -3,14 +3,15 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sla.disk import replacing
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning, shown
 from sla.labels import MixedTarget, Target, shares
 from sla.runs.distributed import Group
 
@@ -126,9 +127,19 @@ class MetricsFile:
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, ["step", *columns]
 
-    def start(self, step: int) -> None:
-        """Begin the file, or cut away what a stopped run wrote after `step`."""
-        kept = [row for row in self.read() if int(row["step"]) <= step]
+    def start(self, step: int, expected: Iterable[int] = ()) -> None:
+        """Begin the file, or cut away what a stopped run wrote after `step`, and rows that are damaged.
+
+        Where rows of the `expected` steps up to there are missing, it says so.
+        """
+        kept = [row for row in self._complete_rows() if int(row["step"]) <= step]
+        wanted = {one for one in expected if one <= step}
+        if missing := wanted - {int(row["step"]) for row in kept}:
+            warnings.warn(
+                f"{shown(self.path)}: {len(missing):,} of {len(wanted):,} rows up to step {step:,} are "
+                "missing or damaged; the run continues without them",
+                SLAWarning,
+            )
         with replacing(self.path) as file:
             file.write((self._text(self.columns) + "".join(map(self._row, kept))).encode())
 
@@ -139,14 +150,24 @@ class MetricsFile:
             file.write(self._row(row))
 
     def read(self) -> list[dict[str, str]]:
-        """Every row as a dictionary of texts."""
+        """Every row as a dictionary of texts; a last line that was not written to its end is none."""
         if not self.path.exists():
             return []
         try:
-            with open(self.path, encoding="utf-8", newline="") as file:
-                return [row for row in csv.DictReader(file) if (row.get("step") or "").isdecimal()]
+            text = self.path.read_text(encoding="utf-8")
+            lines = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+            return [row for row in lines if (row.get("step") or "").isdecimal()]
         except (UnicodeDecodeError, csv.Error):
             raise InputError(f"{self.path}: not a table of metrics: remove it to continue without") from None
+
+    def _complete_rows(self) -> list[dict[str, str]]:
+        """The rows that were written to their end under these columns, each step once, in order."""
+        found: list[dict[str, str]] = []
+        for row in self.read():
+            complete = list(row) == self.columns and all(_is_cell(cell) for cell in row.values())
+            if complete and (not found or int(row["step"]) > int(found[-1]["step"])):
+                found.append(row)
+        return found
 
     def _row(self, row: dict[str, str]) -> str:
         return self._text([row.get(column, "") for column in self.columns])
@@ -156,3 +177,11 @@ class MetricsFile:
         line = io.StringIO(newline="")
         csv.writer(line, lineterminator="\n").writerow(cells)
         return line.getvalue()
+
+
+def _is_cell(text: str | None) -> bool:
+    """A number, or nothing: a row that was cut has no text at all in its last columns."""
+    try:
+        return text == "" or (text is not None and math.isfinite(float(text)))
+    except ValueError:
+        return False

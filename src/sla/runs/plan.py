@@ -11,10 +11,14 @@ C_co = TypeVar("C_co", bound=TrainingConfig, covariant=True)
 
 @dataclass(frozen=True)
 class Plan(Generic[C_co]):
-    """A resolved configuration, the images it trains on, and the reasons for what was chosen."""
+    """A resolved configuration, the images it trains on, and the reasons for what was chosen.
+
+    `pool` has the images that training images, and held-out ones unless the data has its own, are taken from.
+    """
 
     config: C_co
     train: Dataset
     val: Dataset | None
     test: Dataset | None
     reasons: tuple[str, ...]
+    pool: Dataset | None = None

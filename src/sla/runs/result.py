@@ -14,7 +14,7 @@ from torch import nn
 
 from sla import __version__
 from sla.backbones.cost import count_flops, count_parameters
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint, step_of
+from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint, step_of
 from sla.runs.loop import Loop
 
 Found = TypeVar("Found")
@@ -30,6 +30,7 @@ def evaluate_checkpoints(
         if path is None:
             continue
         step = step_of(path)
+        check_file(path / WEIGHTS)
         same = next((result for result in results.values() if result[0] == step), None)
         results[checkpoint] = same or (step, evaluate(checkpoint, path / WEIGHTS))
     return results

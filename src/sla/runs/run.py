@@ -1,15 +1,26 @@
 """What every opened run offers, whatever its task."""
 
+import warnings
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torch import nn
 
-from sla.errors import InputError, shown
+from sla.errors import InputError, SLAWarning, shown
 from sla.images.store import Splits
+from sla.runs.checkpoint import check_file, find_checkpoint, step_of
 from sla.runs.config import TrainingConfig, task_name, validate
 from sla.runs.defaults import check_device
-from sla.runs.folder import CONFIG, FIRST_STAGE, find_model_file, read_result, read_run_config
+from sla.runs.folder import (
+    CONFIG,
+    FIRST_STAGE,
+    find_model_file,
+    read_result,
+    read_run_config,
+    stage_folder,
+)
+from sla.runs.images_record import ImagesRecord, read_record
 
 C = TypeVar("C", bound=TrainingConfig)
 M = TypeVar("M", bound=nn.Module)
@@ -38,6 +49,7 @@ class OpenedRun(Generic[C, M]):
             )
         weights = find_model_file(self.folder, checkpoint, self.stage)
         self.config = validate(self.config_class, tree, f"{folder}/{CONFIG}")  # type: ignore[assignment]
+        check_file(weights)
         self.model = self._load_model(weights, device)
         self.result: dict[str, Any] = read_result(self.folder)
         self.splits: Splits | None = None  # its images, while a run that has just ended still has them
@@ -54,3 +66,25 @@ class OpenedRun(Generic[C, M]):
     def is_finished(self) -> bool:
         """Whether it came to its end and has a result."""
         return bool(self.result)
+
+    @property
+    def unfinished(self) -> str:
+        """A line about a run that has not come to its end; empty for one that has."""
+        if self.is_finished:
+            return ""
+        found = find_checkpoint(stage_folder(self.folder, self.stage) / "checkpoint", "last")
+        steps = f"step {step_of(found):,} of {self.config.run.iterations or 0:,}" if found else "no last step"
+        return (
+            f"{shown(self.folder)}: unfinished, {steps}: its scores are not final, its probabilities not "
+            "calibrated; sla train --resume continues it"
+        )
+
+    def warn_if_unfinished(self) -> None:
+        """A note about what is asked of an unfinished run."""
+        if self.unfinished:
+            warnings.warn(self.unfinished, SLAWarning)
+
+    @cached_property
+    def record(self) -> ImagesRecord | None:
+        """Which images it trained on and held out; None of a run from before that was recorded."""
+        return read_record(self.folder)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from sla.disk import replacing
+from sla.model_file import tensors_digest
 
 MAX_BYTES = 100 << 20
 TOP = 16
@@ -58,7 +59,7 @@ def write_scores(path: Path, scores: Scores) -> None:
         tensors[f"rest.{inference}"] = rest.float()
         tensors["count"] = torch.tensor(count)
     with replacing(path) as file:
-        file.write(save(tensors))
+        file.write(save(tensors, {"checksum": tensors_digest(tensors)}))
 
 
 def read_scores(path: Path) -> Scores | None:
@@ -68,7 +69,11 @@ def read_scores(path: Path) -> Scores | None:
     of the kept ones are exact at temperature 1.
     """
     try:
-        tensors = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            checksum = (file.metadata() or {}).get("checksum")
+        if checksum not in (None, tensors_digest(tensors)):  # None: written before there were checksums
+            return None
         keys = tensors["keys"].numpy().view(np.uint64)
         found = {}
         for name, value in tensors.items():

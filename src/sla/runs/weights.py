@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sla.errors import InputError
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint
+from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint
 
 
 def load_backbone(backbone: nn.Module, source: str) -> None:
@@ -19,6 +19,7 @@ def load_backbone(backbone: nn.Module, source: str) -> None:
         if found is None:
             raise InputError(f"{source}: no run with a checkpoint")
         path = found / WEIGHTS
+        check_file(path)
     if not path.exists():
         raise InputError(f"{source}: no such file or run; model.weights is none, pretrained, a file or a run")
     given = _read_weights(path)

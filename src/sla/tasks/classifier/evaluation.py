@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
+from sla.errors import SLAError
 from sla.images.content import content_keys
 from sla.images.store import Dataset
 from sla.runs.distributed import Group
@@ -72,7 +73,7 @@ def infer(
             logits = {inference: model.logits(images, inference) for inference in inferences}
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
-    logits = {inference: torch.cat(parts) for inference, parts in found.items()}
+    logits = {inference: _finite(torch.cat(parts), inference) for inference, parts in found.items()}
     return Outputs(logits, torch.as_tensor(dataset.targets), np.concatenate(keys))
 
 
@@ -85,7 +86,18 @@ def infer_crops(
     for batch in iterate_eval(model, dataset, **passing):
         crops = (pipeline(batch.images, batch.draws, batch.aspect) for pipeline in pipelines)
         found.append(torch.stack([model.logits(crop, inference) for crop in crops]).mean(0).float().cpu())
-    return torch.cat(found)
+    return _finite(torch.cat(found), inference)
+
+
+def _finite(logits: Tensor, inference: str) -> Tensor:
+    """The logits (n, N), refused where one is no finite number."""
+    bad = int((~logits.isfinite()).any(1).sum())
+    if bad:
+        raise SLAError(
+            f"the {inference} scores of {bad:,} of {len(logits):,} images are NaN or infinite: the weights "
+            "are damaged, or training diverged"
+        )
+    return logits
 
 
 @torch.inference_mode()

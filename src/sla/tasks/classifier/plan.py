@@ -89,7 +89,7 @@ def make_plan(
         _check_views(config)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
-    return Plan(config, train, val, test, tuple(reasons))
+    return Plan(config, train, val, test, tuple(reasons), splits.train)
 
 
 def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = None) -> Plan[ClassifierConfig]:

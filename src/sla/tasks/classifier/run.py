@@ -26,15 +26,23 @@ from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import step_of
+from sla.runs.defaults import same_source
 from sla.runs.folder import find_model_file
+from sla.runs.images_record import VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
+from sla.tasks.classifier.known_images import (
+    HELD_OUT,
+    FoundImages,
+    find_held_out,
+    find_other,
+    find_test,
+)
 from sla.tasks.classifier.split import same_classes, split_images
 
-HELD_OUT = "held-out images"
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
@@ -75,6 +83,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         check_inference(inference, self.model.method.inferences)
         if not files:
             return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
+        self.warn_if_unfinished()
         dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
         try:
             outputs = infer(
@@ -140,52 +149,107 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
     ) -> Dataset:
-        """The test part of the data, or all of a folder that is not split; by default what is unseen."""
-        if data is None:
-            found = self.unseen(on_bad_image, progress)
-            if found is None:
-                source = shown(self.config.data.source)
-                raise InputError(
-                    f"{source} has no test images, and none were held out: say what to evaluate on"
-                )
-            return found[0]
-        splits = self._load(data, on_bad_image, progress)
-        if splits.test is None and Path(data).expanduser().absolute() == Path(self.config.data.source):
-            warnings.warn(
-                f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
-                "out are taken",
-                SLAWarning,
-            )
-        return next(part for part in (splits.test, splits.val, splits.train) if part is not None)
+        """The test part of the data, or all of a folder that is not split; by default what is unseen.
+
+        Images that the run trained on are left out, with a note.
+        """
+        found = self.find_images(data, on_bad_image, progress)
+        if found is None:
+            source = shown(self.config.data.source)
+            raise InputError(f"{source} has no test images, and none were held out: say what to evaluate on")
+        self._warn(found.notes)
+        return found.dataset
 
     def unseen(
-        self, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET, **options: Any
+        self,
+        on_bad_image: OnBadImage | None = None,
+        progress: Progress = QUIET,
+        *,
+        by_content: bool = True,
+        **options: Any,
     ) -> tuple[Dataset, str] | None:
-        """The run's own test images, else its held-out ones, and their name; None where it has neither."""
-        own, splits = self.config.data, self._load(None, on_bad_image, progress, **options)
+        """The run's own test images, else its held-out ones, and their name; None where it has neither.
+
+        Not `by_content`: by the number of images alone, which needs no image read.
+        """
+        splits = self.load_splits(None, on_bad_image, progress, **options)
+        found = self.find_images(None, on_bad_image, progress, splits, by_content=by_content)
+        if found is None:
+            return None
+        if by_content:
+            self._warn(found.notes)
+        return found.dataset, found.what
+
+    def find_images(
+        self,
+        data: str | Path | None = None,
+        on_bad_image: OnBadImage | None = None,
+        progress: Progress = QUIET,
+        splits: Splits | None = None,
+        *,
+        by_content: bool = True,
+    ) -> FoundImages | None:
+        """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
+        splits = splits or self.load_splits(data, on_bad_image, progress)
+        record = self.record if by_content else None
+        if data is not None:
+            part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
+            if record is not None:
+                return find_other(record, part, self._where(data), progress)
+            learnt = splits.test is None and same_source(str(data), self.config.data.source)
+            most = (
+                f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
+            )
+            return FoundImages(part, "", [f"{most}out are taken" if learnt else self._unrecorded])
+        if splits is self.splits or record is None:  # a run that has just ended, or an old one
+            return self._by_counts(
+                splits, [self._unrecorded] if by_content and splits is not self.splits else []
+            )
+        where = self._where(self.config.data.source)
         if splits.test is not None:
-            return splits.test, "test images"
+            return find_test(record, splits.test, where, progress)
+        return find_held_out(record, splits, where, progress) if record.count(VAL) else None
+
+    def _by_counts(self, splits: Splits, notes: list[str]) -> FoundImages | None:
+        """Which images are held out follows from all there are: with another number it would be others."""
+        own = self.config.data
+        if splits.test is not None:
+            return FoundImages(splits.test, "test images", notes)
         if splits.val is not None:
-            return splits.val, HELD_OUT
+            return FoundImages(splits.val, HELD_OUT, notes)
         if not own.hold_out:
             return None
         train, held = split_images(self.config, splits, [])
         assert held is not None
         before = self.result.get("images") or {"val": len(held)}
         trained = before.get("train")
-        # Which images are held out follows from all there are: with others it would be others.
         if before.get("val") != len(held) or trained not in (None, len(train)):
             raise InputError(
                 f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
                 "which were held out is not known: name other data, which the run has not seen"
             )
-        return held, HELD_OUT
+        return FoundImages(held, HELD_OUT, notes)
 
-    def _load(
+    @property
+    def _unrecorded(self) -> str:
+        return (
+            f"{shown(self.folder)}: written before runs recorded their images: whether it trained on any of "
+            "these is not known"
+        )
+
+    def _where(self, data: str | Path) -> str:
+        return f"{shown(self.folder)} on {shown(data)}"
+
+    def _warn(self, notes: Sequence[str]) -> None:
+        self.warn_if_unfinished()
+        for note in notes:
+            warnings.warn(note, SLAWarning)
+
+    def load_splits(
         self,
-        data: str | Path | None,
-        on_bad_image: OnBadImage | None,
-        progress: Progress,
+        data: str | Path | None = None,
+        on_bad_image: OnBadImage | None = None,
+        progress: Progress = QUIET,
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
@@ -213,4 +277,5 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
         inference = inference or self.model.method.headline
         check_inference(inference, self.model.method.inferences)
+        self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)

@@ -1,19 +1,18 @@
 """One or two few-shot models on many episodes of unseen classes; of two, the difference too."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import override, same_source
 from sla.stats import Interval
 from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes, paired_interval
-from sla.tasks.fewshot.run import FewShotRun, open_tested, other_test_set
+from sla.tasks.fewshot.run import open_tested, other_test_set
 
 Value = TypeVar("Value")
 MOST_QUERIES = 15  # of each class, where neither a run nor an option says how many
@@ -84,8 +83,6 @@ def score_episodes(
     count = _agreed("--episodes", episodes, [part.test_episodes for part in own])
     tests = []
     for model in models:
-        if isinstance(model, FewShotRun) and not model.is_finished:
-            warnings.warn(f"{model.name} is not finished: sla train --resume continues it", SLAWarning)
         if on_bad_image is not None:
             model.config = override(model.config, "data", on_bad_image=on_bad_image)
         tests.append(other_test_set(model, data, models, progress) if data else model.test_set(progress))

@@ -44,6 +44,7 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
 
         `options` are those of `evaluate_episodes`.
         """
+        self.warn_if_unfinished()
         dataset = dataset if dataset is not None else self.test_set(progress)
         options.setdefault("workers", self.config.data.workers)
         return evaluate_episodes(self.model, dataset, self.config.episodes, progress=progress, **options)
@@ -92,7 +93,9 @@ def open_tested(
     if Path(name).is_dir():
         if head or views:
             raise InputError(f"{name}: a run has its own method and views; they are for pretrained backbones")
-        return FewShotRun(name, checkpoint)
+        run = FewShotRun(name, checkpoint)
+        run.warn_if_unfinished()
+        return run
     if "/" in name or "\\" in name:
         raise InputError(f"{name}: no such run")
     try:

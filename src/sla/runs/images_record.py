@@ -1,0 +1,196 @@
+"""Which images a run trained on and which it held out, by content: RUN/images.safetensors.
+
+For each split the keys of its images and their classes, in the run's order. `unused` are those of the source
+that a run left out (`per_class`, `long_tail`). Names and folders play no part: a picture is found again
+wherever it lies, and one that was trained on is never taken for unseen.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from sla.disk import replacing
+from sla.errors import InputError, shown
+from sla.images.content import KeyKind, dataset_keys, key_kind
+from sla.images.store import Dataset
+from sla.model_file import tensors_digest
+from sla.progress import QUIET, Progress
+from sla.runs.folder import IMAGES
+from sla.runs.plan import Plan
+
+TRAIN, VAL, TEST, UNUSED = "train", "val", "test", "unused"
+
+
+class Matched(NamedTuple):
+    """Images of a dataset that are recorded: their places by split, in the recorded order, and the rest."""
+
+    places: dict[str, np.ndarray]
+    gone: dict[str, int]  # recorded images that the dataset lacks
+    relabelled: dict[str, int]  # of those found, how many have another class
+    rest: np.ndarray  # places of images that are not recorded in these splits
+
+
+@dataclass(frozen=True)
+class ImagesRecord:
+    """By split: content keys uint64 (n,), class numbers (n,), and the names of the classes."""
+
+    by: KeyKind  # what the keys are of
+    keys: dict[str, np.ndarray]
+    targets: dict[str, np.ndarray]
+    classes: dict[str, tuple[str, ...]]
+
+    def count(self, split: str) -> int:
+        """How many images the run had in a split."""
+        return len(self.keys.get(split, ()))
+
+    def match(self, dataset: Dataset, keys: np.ndarray, splits: Sequence[str]) -> Matched:
+        """Where the images of these splits are in a dataset with these keys; a copy counts once.
+
+        Images with their recorded class are matched first.
+        """
+        names = [dataset.classes[target] for target in dataset.targets]
+        left: dict[Any, list[int]] = defaultdict(list)
+        for place, label in reversed(list(enumerate(zip(keys.tolist(), names, strict=True)))):
+            left[label].append(place)
+        found = {split: np.full(self.count(split), -1) for split in splits}
+        for split in splits:
+            for number, label in enumerate(self._labels(split)):
+                if places := left.get(label):
+                    found[split][number] = places.pop()
+        by_key: dict[Any, list[int]] = defaultdict(list)
+        for (key, _), places in left.items():
+            by_key[key] += places
+        relabelled = dict.fromkeys(splits, 0)
+        for split in splits:
+            for number in np.flatnonzero(found[split] < 0).tolist():
+                if places := by_key.get(int(self.keys[split][number]), []):
+                    found[split][number] = places.pop()
+                    relabelled[split] += 1
+        gone = {split: int((places < 0).sum()) for split, places in found.items()}
+        kept = {split: places[places >= 0] for split, places in found.items()}
+        rest = np.setdiff1d(np.arange(len(dataset)), np.concatenate([np.empty(0, int), *kept.values()]))
+        return Matched(kept, gone, relabelled, rest)
+
+    def trained_on(self, keys: np.ndarray) -> np.ndarray:
+        """Which of these are keys of training images, bool (n,)."""
+        return np.isin(keys, self.keys[TRAIN])
+
+    def _labels(self, split: str) -> Iterable[tuple[Any, str]]:
+        if split not in self.keys:
+            return ()
+        names = [self.classes[split][target] for target in self.targets[split]]
+        return zip(self.keys[split].tolist(), names, strict=True)
+
+
+def make_record(plan: Plan[Any], progress: Progress = QUIET) -> ImagesRecord:
+    """The record of a plan's images; each is read once, or not at all where a cache has its key."""
+    by, parts = (
+        key_kind(plan.train),
+        {TRAIN: plan.train, VAL: plan.val, TEST: plan.test, UNUSED: _unused(plan)},
+    )
+    held = {split: part for split, part in parts.items() if part is not None and len(part)}
+    return ImagesRecord(
+        by,
+        {split: dataset_keys(part, progress, by) for split, part in held.items()},
+        {split: part.targets for split, part in held.items()},
+        {split: part.classes for split, part in held.items()},
+    )
+
+
+def with_recorded_images(
+    plan: Plan[Any], record: ImagesRecord, folder: Path, progress: Progress = QUIET
+) -> Plan[Any]:
+    """The plan of a resumed run with the images that it began with, in their order.
+
+    Refused where one is gone, is new or has another class.
+    """
+    held_out = _is_held_out(plan)
+    pools: list[tuple[Dataset | None, list[str]]] = [
+        (plan.pool or plan.train, [TRAIN, *([VAL] if held_out else []), UNUSED]),
+        (None if held_out else plan.val, [] if held_out else [VAL]),
+        (plan.test, [TEST]),
+    ]
+    found: dict[str, Dataset | None] = {VAL: None, TEST: None}
+    gone = new = relabelled = 0
+    for pool, splits in pools:
+        if pool is None:
+            gone += sum(record.count(split) for split in splits)
+            continue
+        matched = record.match(pool, dataset_keys(pool, progress, record.by), splits)
+        gone, new = gone + sum(matched.gone.values()), new + len(matched.rest)
+        relabelled += sum(matched.relabelled.values())
+        found |= {split: pool.subset(places) for split, places in matched.places.items() if len(places)}
+    if gone or new or relabelled:
+        raise InputError(
+            f"{shown(folder)}: the data is not what it was when the run began: "
+            f"{_differences(gone, new, relabelled)}; restore it, or train in another folder"
+        )
+    train = found[TRAIN]
+    assert train is not None
+    return replace(plan, train=train, val=found[VAL], test=found[TEST])
+
+
+def _differences(gone: int, new: int, relabelled: int) -> str:
+    parts = ((gone, "is gone", "are gone"), (new, "is new", "are new"))
+    labels = (relabelled, "has another class", "have another class")
+    return ", ".join(
+        f"{count:,} {one if count == 1 else more}" for count, one, more in (*parts, labels) if count
+    )
+
+
+def _is_held_out(plan: Plan[Any]) -> bool:
+    """Whether the held-out images are a part of those that training images were chosen from."""
+    pool, val = plan.pool, plan.val
+    if pool is None or val is None:
+        return pool is not None
+    return val.images is pool.images and bool(np.isin(val.rows, pool.rows).any())
+
+
+def _unused(plan: Plan[Any]) -> Dataset | None:
+    if plan.pool is None:
+        return None
+    used = np.isin(plan.pool.rows, plan.train.rows)
+    if plan.val is not None and _is_held_out(plan):
+        used |= np.isin(plan.pool.rows, plan.val.rows)
+    return plan.pool.subset(np.flatnonzero(~used))
+
+
+def write_record(folder: Path, record: ImagesRecord) -> None:
+    """Write it into a run's folder."""
+    tensors = {f"keys.{s}": torch.from_numpy(keys.view(np.int64).copy()) for s, keys in record.keys.items()}
+    tensors |= {f"targets.{s}": torch.from_numpy(t.astype(np.int32)) for s, t in record.targets.items()}
+    about = {"by": record.by, "classes": record.classes, "checksum": tensors_digest(tensors)}
+    with replacing(folder / IMAGES) as file:
+        file.write(save(tensors, {"images": json.dumps(about)}))
+
+
+def read_record(folder: Path) -> ImagesRecord | None:
+    """The record of a run; None of one that was written before there were records."""
+    path = folder / IMAGES
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads(file.metadata()["images"])
+        if about["checksum"] != tensors_digest(tensors):
+            raise ValueError
+        return ImagesRecord(
+            about["by"],
+            {s: tensors[f"keys.{s}"].numpy().view(np.uint64) for s in about["classes"]},
+            {s: tensors[f"targets.{s}"].numpy() for s in about["classes"]},
+            {s: tuple(names) for s, names in about["classes"].items()},
+        )
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{shown(path)}: damaged: which images the run trained on is not known; without this file they "
+            "are compared by their number alone"
+        ) from None

@@ -1,0 +1,76 @@
+"""Images that a classifier's run has not trained on, found by the record of its images."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sla.errors import InputError
+from sla.images.content import dataset_keys
+from sla.images.store import Dataset, Splits
+from sla.progress import Progress
+from sla.runs.images_record import TEST, TRAIN, UNUSED, VAL, ImagesRecord, Matched
+
+HELD_OUT = "held-out images"
+
+
+class FoundImages(NamedTuple):
+    """Images to evaluate on, what they are, and notes on how they differ from what the run had."""
+
+    dataset: Dataset
+    what: str
+    notes: list[str]
+
+
+def find_test(record: ImagesRecord, part: Dataset, where: str, progress: Progress) -> FoundImages:
+    """The test images that are there now, without those that were trained on."""
+    keys = dataset_keys(part, progress, record.by)
+    matched = record.match(part, keys, [TEST])
+    trained = matched.rest[record.trained_on(keys[matched.rest])]
+    notes = _changes(record, matched, TEST, "test images", len(matched.rest) - len(trained), where)
+    return _without(part, trained, "test images", where, notes)
+
+
+def find_held_out(record: ImagesRecord, splits: Splits, where: str, progress: Progress) -> FoundImages:
+    """The images that were held out, as far as they are still there, in the order that they had."""
+    part, among = (splits.train, [TRAIN, VAL, UNUSED]) if splits.val is None else (splits.val, [VAL])
+    matched = record.match(part, dataset_keys(part, progress, record.by), among)
+    if not len(matched.places[VAL]):
+        raise InputError(f"{where}: none of its {record.count(VAL):,} {HELD_OUT} is there: name other data")
+    new = len(matched.rest)
+    notes = _changes(record, matched, VAL, HELD_OUT, new, where, " and not used" if new else "")
+    return FoundImages(part.subset(matched.places[VAL]), HELD_OUT, notes)
+
+
+def find_other(record: ImagesRecord, part: Dataset, where: str, progress: Progress) -> FoundImages:
+    """Other data, wherever it lies, without images that were trained on."""
+    keys = dataset_keys(part, progress, record.by)
+    rest = record.match(part, keys, [VAL, TEST]).rest
+    return _without(part, rest[record.trained_on(keys[rest])], "", where, [])
+
+
+def _without(part: Dataset, trained: np.ndarray, what: str, where: str, notes: list[str]) -> FoundImages:
+    count, total = len(trained), len(part)
+    if count and count == total:
+        raise InputError(
+            f"{where}: all {total:,} images were trained on: name data that the run has not seen"
+        )
+    if not count:
+        return FoundImages(part, what, notes)
+    verbs = ("was trained on and is", "were trained on and are")
+    note = f"{where}: {count:,} of the {total:,} images {verbs[count > 1]} left out"
+    return FoundImages(part.subset(np.setdiff1d(np.arange(total), trained)), what, [*notes, note])
+
+
+def _changes(
+    record: ImagesRecord, matched: Matched, split: str, what: str, new: int, where: str, use: str = ""
+) -> list[str]:
+    """One line with the counts of images that are gone, new or in another class; nothing where none is."""
+    gone, relabelled = matched.gone[split], matched.relabelled[split]
+    parts = []
+    if gone:
+        parts.append(f"{gone:,} of its {record.count(split):,} {what} {'is' if gone == 1 else 'are'} gone")
+    if new:
+        parts.append(f"{new:,} {'image is' if new == 1 else 'images are'} new{use}")
+    if relabelled:
+        parts.append(f"{relabelled:,} of its {what} {'has' if relabelled == 1 else 'have'} another class now")
+    return [f"{where}: {'; '.join(parts)}"] if parts else []
