@@ -153,7 +153,7 @@ def test_a_backbone_of_ones_own(folder):
 def test_a_configuration_file_alone_imports_nothing(folder):
     (folder / "theirs.yaml").write_text("method: {name: 'mine:Remembering'}\ndata: {source: digits}\n")
     said = call(folder, "train", "--config", "theirs.yaml", "--out", "theirs", *TINY, *QUICK, code=2)
-    assert "mine:Remembering is code of somebody's own" in said
+    assert "mine:Remembering is custom code" in said
     assert not (folder / "theirs").exists()
 
 

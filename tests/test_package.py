@@ -47,7 +47,7 @@ def run(*command: object, cwd: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
+def test_wheel_runs_the_demo_and_trains_in_an_empty_environment(tmp_path):
     """Dependencies come from this environment, by a path file; the package from the wheel alone."""
     run(sys.executable, "-m", "pip", "wheel", REPOSITORY, "--no-deps", "-w", tmp_path, cwd=tmp_path)
     (wheel,) = tmp_path.glob("sla_torch-*.whl")
@@ -72,3 +72,7 @@ def test_wheel_runs_the_demo_in_an_empty_environment(tmp_path):
     said = run(home / "bin" / "sla", "demo", "--seeds", "2", cwd=tmp_path)
     assert "joint labels" in said
     assert (tmp_path / "sla-demo.html").stat().st_size > 10_000
+    words = ["--recipe", "cifar10:smoke", "--iterations", "3", "--out", "run", "--set", "run.compile=false"]
+    said = run(home / "bin" / "sla", "train", "digits", *words, cwd=tmp_path)
+    assert "distilled" in said
+    assert "<style>" in (tmp_path / "run" / "report.html").read_text()

@@ -239,8 +239,8 @@ class MultiTask(DataAugmentation):
         return heads["view"](features)
 
 
-@register_method("sla")
 @register_method("sla+sd", distill=True)
+@register_method("sla")
 @dataclass(frozen=True)
 class SLA(Method):
     """Self-supervised label augmentation: one joint head over (class, view); with `distill`, a plain student.
@@ -357,6 +357,11 @@ class SLA(Method):
         return marginal_over_classes(heads["joint"](features), len(self.views))
 
 
+def takes_views(name: str) -> bool:
+    """Whether the method of this name has views to set."""
+    return any(each.name == "views" and each.init for each in fields(find_method(name).make))  # type: ignore[arg-type]
+
+
 def check_method(method: object) -> None:
     """Raise an error unless this is a `Method` object."""
     if isinstance(method, str):
@@ -408,7 +413,7 @@ def restore_method(described: dict[str, Any]) -> Method:
     """The method that `describe_method` described; a class from outside sla must have been allowed."""
     kind = find_method(described["name"]).make
     arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
-    if any(each.name == "views" and each.init for each in fields(kind)):  # type: ignore[arg-type]
+    if takes_views(described["name"]):
         arguments["views"] = parse_views(described["views"])
     return kind(**arguments)
 

@@ -46,7 +46,7 @@ def import_plugin(name: str) -> Any:
     """The object of this name, which must have been allowed; modules are found in the current folder too."""
     if name not in _allowed:
         raise InputError(
-            f"{name} is code of somebody's own and was not named by you: add --allow {name} if you trust it "
+            f"{name} is custom code, and you have not allowed it: add --allow {name} if you trust it "
             f"(in Python: sla.allow({name!r}))"
         )
     module, _, attribute = name.partition(":")

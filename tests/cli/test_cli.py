@@ -144,3 +144,10 @@ def test_a_warning_is_one_line(monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["demo", "--seeds", "2", "--out", str(tmp_path / "page.html")])
     assert capsys.readouterr().err.splitlines() == ["sla: note: class b has one image", "sla: enough"]
+
+
+def test_the_help_of_train_names_every_method():
+    from sla.cli.train import METHODS
+    from sla.methods import METHODS as REGISTERED
+
+    assert f"{', '.join(REGISTERED)}, or package.module:Class" == METHODS

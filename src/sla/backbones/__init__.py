@@ -96,7 +96,7 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
             factory = _PATTERNS[pattern]
     if factory is None:
         hint = nearest(name, [*list_backbones(), "timm:<name>"])
-        own = f"; code of somebody's own needs --allow {name}" if is_plugin_name(name) else ""
+        own = f"; custom code needs --allow {name}" if is_plugin_name(name) else ""
         raise InputError(f"no backbone is called {name!r}{hint}{own}")
     _check_options(name, factory, options)
     try:

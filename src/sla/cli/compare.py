@@ -70,7 +70,7 @@ def _print(found: "Comparison") -> None:
             p = format_p(one.adjusted).removeprefix("= ")
             cells += [f"{one.points.mean:+.2f}", interval, f"{one.gained:,}", f"{one.lost:,}", p, one.verdict]
         else:
-            cells += ["", "", "", "", "", "the first"]
+            cells += ["", "", "", "", "", "reference"]
         rows.append(cells)
     header = (
         "run",
@@ -81,7 +81,7 @@ def _print(found: "Comparison") -> None:
         "gained",
         "lost",
         "p",
-        "so it is",
+        "verdict",
     )
     print_table(header, rows)
     print(

@@ -27,11 +27,11 @@ def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> t
         try:
             check_inference(kind, run.model.method.inferences)
         except InputError as error:
-            raise InputError(f"{shown(folder)}: {error}; a kind for one run alone is RUN:KIND") from None
+            raise InputError(f"{shown(folder)}: {error}; a kind for one run alone is RUN:INFERENCE") from None
         if (run, kind) in zip(runs, kinds, strict=True):
             raise InputError(
                 f"{shown(folder)}, {kind} inference, is there twice: name another run, or another kind of it "
-                "as RUN:KIND"
+                "as RUN:INFERENCE"
             )
         check_labels(runs[0] if runs else run, run)
         runs.append(run)

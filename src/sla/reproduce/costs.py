@@ -10,6 +10,7 @@ import torch
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops
 from sla.datasets.catalogue import CATALOGUE
+from sla.methods import create_method
 from sla.recipes.load import Settings
 from sla.reproduce.jobs import cells_of, jobs_of
 from sla.sampling.protocols import long_tailed_counts
@@ -55,7 +56,7 @@ def images_of(settings: Settings) -> int:
         return base * len(parse_views(settings["method.views"]))
     batch = settings["run.batch_size"]
     steps = settings["run.iterations"] or math.ceil(settings["run.epochs"] * _trained_on(settings) / batch)
-    views = 1 if settings["method.name"] == "baseline" else len(parse_views(settings["method.views"]))
+    views = len(create_method(settings["method.name"], parse_views(settings["method.views"])).views)
     return steps * batch * min(settings.get("method.views_per_step") or views, views)
 
 

@@ -12,7 +12,7 @@ from sla.errors import InputError
 from sla.images.cache_paths import cache_dir
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
-from sla.methods import create_method
+from sla.methods import create_method, takes_views
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
@@ -74,15 +74,12 @@ def make_plan(
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
     config = with_policies(config)
-    if config.method.name == "baseline" and config.method.views == AUTO:
+    with_views = takes_views(config.method.name)
+    if config.method.views == AUTO and not with_views:
         config = override(config, "method", views="none")
-    inference = (
-        config.method.name
-        if config.method.name == "baseline"
-        else f"{config.method.name}, {config.method.views}"
-    )
+    views = f", {config.method.views}" if with_views else ""
     mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
-    reasons.append(f"method {inference}; augmentation {config.augment or 'none'}{mixed}")
+    reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
     reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
         config = _choose_views_per_step(config, reasons)
