@@ -92,7 +92,7 @@ def baseline_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """The folder of packed real datasets beside the repository, or where SLA_SHARED_DATA says."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("SLA_SHARED_DATA", beside))

@@ -14,7 +14,7 @@ from sla.report.demo import write_page
 from sla.stats import mean_sd
 
 
-def made_up(shift: float, seeds: int = 6) -> Results:
+def made_up(shift, seeds=6):
     """A baseline of 80 with small changes from seed to seed; every other row off it by `shift`, almost."""
     chance = random.Random(0)
     base = [80 + chance.random() for _ in range(seeds)]
@@ -32,7 +32,7 @@ def test_keeping_labels_of_rotated_digits_costs_accuracy():
     assert mean["mt"] < mean["baseline"] - 3
 
 
-def fake_training(method: str, seed: int) -> dict[str, float]:
+def fake_training(method, seed):
     """Numbers that identify method and seed, after a random delay."""
     time.sleep(random.random() / 100)
     inferences = {row.inference for row in ROWS if row.method == method}

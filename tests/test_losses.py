@@ -241,10 +241,7 @@ JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda: sla.sla_loss(JOINT[:23], TARGET, 4),
-            "for each of 6 images x 4 views, not shape (23, 20)",
-        ),
+        (lambda: sla.sla_loss(JOINT[:23], TARGET, 4), "for each of 6 images x 4 views, not shape (23, 20)"),
         (lambda: sla.sla_loss(JOINT[:, :18], TARGET, 4), "18 joint logits are no multiple of 4 views"),
         (lambda: sla.sla_loss(JOINT, TARGET, 4, views=torch.zeros(6, 2).long()), "6 images x 2 views"),
         (lambda: sla.sla_loss(JOINT, TARGET, 0), "at least one view, not 0"),

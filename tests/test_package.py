@@ -39,7 +39,7 @@ def test_public_names_load_and_are_documented():
         _ = sla.nothing_of_this_name
 
 
-def run(*command: object, cwd: Path) -> str:
+def run(*command, cwd):
     result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

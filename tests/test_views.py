@@ -138,10 +138,7 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         ),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.tensor([[0], [-1]])), "view -1 is out of"),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 0).long()), "at least one view"),
-        (
-            lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 1)),
-            "whole numbers, not torch",
-        ),
+        (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 1)), "whole numbers, not torch"),
     ],
 )
 def test_wrong_views_are_refused_in_one_clear_line(call, words):

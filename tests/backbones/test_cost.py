@@ -21,8 +21,7 @@ def test_resnet32_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("name", "giga_multiply_adds"),
-    [("resnet18", 1.814), ("resnet34", 3.664), ("resnet50", 4.089)],
+    ("name", "giga_multiply_adds"), [("resnet18", 1.814), ("resnet34", 3.664), ("resnet50", 4.089)]
 )
 def test_published_cost_at_224(name, giga_multiply_adds):
     backbone = create_backbone(name)

@@ -97,7 +97,7 @@ def test_a_family_of_ones_own(monkeypatch):
     monkeypatch.setattr(backbones, "_PATTERNS", dict(backbones._PATTERNS))
 
     @register("twice", "mine:", pattern=r"pixels\d+")
-    def pixels(name: str, *, in_channels: int = 3, scale: float = 1.0) -> torch.nn.Module:
+    def pixels(name, *, in_channels=3, scale=1.0):
         return torch.nn.Flatten() if name == "twice" else torch.nn.Linear(in_channels, len(name))
 
     assert "twice" in list_backbones()

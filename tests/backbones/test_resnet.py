@@ -18,7 +18,7 @@ def torchvision_models():
         pytest.skip(str(error))
 
 
-def with_classes(name: str, num_classes: int) -> nn.Module:
+def with_classes(name, num_classes):
     backbone = create_backbone(name)
     return nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
 

@@ -170,8 +170,7 @@ def test_where_numbers_and_where_squares_are_dropped():
 
 
 @pytest.mark.parametrize(
-    "option",
-    [{"width": 0}, {"drop_rate": 1.0}, {"resolution": 0}, {"dropblock_size": 0}, {"ramp_steps": 0}],
+    "option", [{"width": 0}, {"drop_rate": 1.0}, {"resolution": 0}, {"dropblock_size": 0}, {"ramp_steps": 0}]
 )
 def test_options_out_of_range(option):
     with pytest.raises(InputError, match=f"{next(iter(option))} of backbone 'resnet12'"):

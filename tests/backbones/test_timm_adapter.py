@@ -82,7 +82,7 @@ def test_wrong_names_and_options(name, options, message):
 
 
 def test_weights_that_do_not_arrive_are_a_failure_and_not_wrong_input(timm, monkeypatch):
-    def unreachable(*_: object, **__: object) -> None:
+    def unreachable(*_, **__):
         raise ConnectionError("no route\nmore lines")
 
     monkeypatch.setattr(timm, "create_model", unreachable)

@@ -13,7 +13,7 @@ from sla.cli import app, main
 from sla.errors import InputError, SLAError, SLAWarning
 
 
-def call(*words: str) -> subprocess.CompletedProcess:
+def call(*words):
     return subprocess.run([sys.executable, "-m", "sla", *words], capture_output=True, text=True, timeout=120)
 
 
@@ -37,7 +37,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_training(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def call_unread(*words: str) -> tuple[int, str]:
+def call_unread(*words):
     """The exit code and standard error of a command nobody reads the output of."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,10 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path_factory, monkeypatch):
     """An empty data folder for each test."""
     folder = tmp_path_factory.mktemp("sla")
     monkeypatch.setenv("SLA_DATA", str(folder))

@@ -3,8 +3,6 @@
 import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,14 +48,14 @@ register(Entry("stripes", "Stripes", 2, SPLITS, (1, 8, 8)), read, marks=["stripe
 
 
 @pytest.fixture(autouse=True)
-def _same_catalogue_afterwards() -> Iterator[None]:
+def _same_catalogue_afterwards():
     before = dict(CATALOGUE)
     yield
     CATALOGUE.clear()
     CATALOGUE.update(before)
 
 
-def coins(folder: Path) -> None:
+def coins(folder):
     for split, names in {"train": ("a", "b"), "test": ("a",)}.items():
         for label in ("heads", "tails"):
             for name in names:
@@ -66,14 +64,14 @@ def coins(folder: Path) -> None:
                 Image.new("RGB", (16, 16), (ord(label[0]), len(split), ord(name))).save(path)
 
 
-def sla_data(*arguments: str) -> str:
+def sla_data(*arguments):
     command = [sys.executable, "-m", "sla", "data", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_class_folders_need_an_entry_and_nothing_else(data_folder: Path) -> None:
+def test_class_folders_need_an_entry_and_nothing_else(data_folder):
     (data_folder / "catalogue.yaml").write_text(ENTRY)
     coins(data_folder / "coins")
     [entry] = read_catalogue(data_folder / "catalogue.yaml")
@@ -86,16 +84,14 @@ def test_class_folders_need_an_entry_and_nothing_else(data_folder: Path) -> None
     assert "train: 4 images, 2 classes, 2 per class" in run.output
 
 
-def test_the_command_line_knows_the_entry(data_folder: Path) -> None:
+def test_the_command_line_knows_the_entry(data_folder):
     (data_folder / "catalogue.yaml").write_text(ENTRY)
     coins(data_folder / "coins")
     assert "coins	2	4 + 2	none	yes" in sla_data("list").splitlines()
     assert "Coins, heads and tails" in sla_data("info", "coins")
 
 
-def test_one_python_file_with_a_reader(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_python_file_with_a_reader(data_folder, tmp_path, monkeypatch):
     (tmp_path / "stripes_dataset.py").write_text(PYTHON_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("stripes_dataset")
@@ -113,7 +109,7 @@ def test_one_python_file_with_a_reader(
     assert "stripes\t2\t6 + 2\tnone\tyes" in listed
 
 
-def test_training_knows_a_registered_dataset(data_folder: Path) -> None:
+def test_training_knows_a_registered_dataset(data_folder):
     from sla.runs.defaults import native_size, same_source
 
     register(Entry("coins", "Coins", 2, {"train": 4, "test": 2}, (3, 16, 16)))
@@ -137,7 +133,7 @@ def test_training_knows_a_registered_dataset(data_folder: Path) -> None:
         ((ENTRY, "coins: 3"), r"coins: needs fields such as title"),
     ],
 )
-def test_a_wrong_entry_is_one_line(data_folder: Path, change: tuple[str, str], reason: str) -> None:
+def test_a_wrong_entry_is_one_line(data_folder, change, reason):
     (data_folder / "catalogue.yaml").write_text(ENTRY.replace(*change))
     with pytest.raises(InputError, match=reason) as error:
         read_catalogue(data_folder / "catalogue.yaml")
@@ -145,7 +141,7 @@ def test_a_wrong_entry_is_one_line(data_folder: Path, change: tuple[str, str], r
     assert "\n" not in str(error.value)
 
 
-def test_names_layouts_and_readers_are_checked(data_folder: Path) -> None:
+def test_names_layouts_and_readers_are_checked(data_folder):
     entry = Entry("coins", "Coins", 2, {"train": 4}, (3, 16, 16))
     with pytest.raises(InputError, match="`read` needs `marks`"):
         register(entry, read=lambda folder: {})

@@ -18,14 +18,14 @@ NAMES = ["mnist", "fashion-mnist", "digits", "cifar10", "cifar100", "cub200", "m
 NAMES += ["tiny-imagenet", "imagenet", "inaturalist2018", "mini-imagenet", "cifar-fs", "fc100"]
 
 
-def test_every_dataset_has_an_entry_and_a_layout() -> None:
+def test_every_dataset_has_an_entry_and_a_layout():
     assert list(CATALOGUE) == NAMES
     for entry in CATALOGUE.values():
         assert layouts_of(source_of(entry))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_entry_says_all_there_is_to_say(name: str) -> None:
+def test_an_entry_says_all_there_is_to_say(name):
     entry = CATALOGUE[name]
     assert entry.paper
     texts = entry.title, entry.homepage, entry.licence, entry.statistics, entry.paper.train, entry.paper.test
@@ -44,7 +44,7 @@ def test_an_entry_says_all_there_is_to_say(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_addresses_are_https_and_checksums_have_their_form(name: str) -> None:
+def test_addresses_are_https_and_checksums_have_their_form(name):
     for route in CATALOGUE[name].routes:
         if isinstance(route, Npm):
             assert re.fullmatch(r"sha256:[0-9a-f]{64}", route.checksum)
@@ -58,7 +58,7 @@ def test_addresses_are_https_and_checksums_have_their_form(name: str) -> None:
     assert all(re.fullmatch(r"[0-9a-f]{32}", md5) for md5 in CATALOGUE[name].checksums.values())
 
 
-def test_checksums_that_torchvision_knows_too() -> None:
+def test_checksums_that_torchvision_knows_too():
     spec = importlib.util.find_spec("torchvision")  # its text alone: importing it needs a matching torch
     if spec is None or spec.origin is None:
         pytest.skip("torchvision is not installed")
@@ -78,23 +78,23 @@ def test_checksums_that_torchvision_knows_too() -> None:
     assert {*python, *zipped} <= known
 
 
-def test_digits_statistics() -> None:
+def test_digits_statistics():
     pixels = read_digits(Path(CATALOGUE["digits"].installed[0]))["train"].pixels / 255
     assert CATALOGUE["digits"].mean == pytest.approx((pixels.mean(),), abs=5e-5)
     assert CATALOGUE["digits"].std == pytest.approx((pixels.std(),), abs=5e-5)
 
 
-def test_sizes() -> None:
+def test_sizes():
     assert CATALOGUE["mnist"].bytes == 9912422 + 28881 + 1648877 + 4542
     assert CATALOGUE["mit67"].bytes is None
     assert CATALOGUE["imagenet"].bytes is None
 
 
-def test_an_unknown_name_gets_the_nearest() -> None:
+def test_an_unknown_name_gets_the_nearest():
     with pytest.raises(InputError, match=r"no dataset is called 'cifar-10', did you mean 'cifar10'\?"):
         find_entry("cifar-10")
 
 
-def test_finding_a_dataset_imports_no_torch() -> None:
+def test_finding_a_dataset_imports_no_torch():
     code = "import sys, sla.datasets.find as f; f.find('digits'); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

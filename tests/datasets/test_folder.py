@@ -3,7 +3,6 @@
 import os
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from sla.images.paths import Paths
 from sla.images.store import ArrayImages
 
 
-def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
+def make(root, *names, size=(4, 4)):
     """Pictures under these names; the red of a picture is the number of its place."""
     for i, name in enumerate(names):
         path = root / name
@@ -29,14 +28,14 @@ def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
     return root
 
 
-def age(root: Path) -> None:
+def age(root):
     """Let all folders have changed a minute ago."""
     for folder, _, _ in os.walk(root):
         info = os.stat(folder)
         os.utime(folder, ns=(info.st_atime_ns, info.st_mtime_ns - 60_000_000_000))
 
 
-def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def count_scans(monkeypatch):
     scanned: list[str] = []
     real = os.scandir
     monkeypatch.setattr(scan_module.os, "scandir", lambda path: (scanned.append(str(path)), real(path))[1])
@@ -46,7 +45,7 @@ def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # layouts
 
 
-def test_class_folders(tmp_path: Path) -> None:
+def test_class_folders(tmp_path):
     make(
         tmp_path,
         "dog/b.png",
@@ -84,7 +83,7 @@ def test_class_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("val", ["val", "valid", "validation", "VAL"])
-def test_split_folders(tmp_path: Path, val: str) -> None:
+def test_split_folders(tmp_path, val):
     make(tmp_path, "train/a/1.png", "train/b/2.png", f"{val}/b/3.png", "test/a/4.png", "test/a/5.png")
     (tmp_path / "labels").mkdir()  # what else lies there does not matter
     splits = load_folder(tmp_path)
@@ -96,12 +95,12 @@ def test_split_folders(tmp_path: Path, val: str) -> None:
     assert splits.test.read([1, 0]).images[:, 0, 0, 0].tolist() == [4, 3]
 
 
-def test_train_and_test_may_be_classes_of_their_own(tmp_path: Path) -> None:
+def test_train_and_test_may_be_classes_of_their_own(tmp_path):
     make(tmp_path, "bus/1.png", "train/2.png", "test/3.png")
     assert scan_folder(tmp_path).classes == ("bus", "test", "train")
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv(tmp_path):
     make(tmp_path, "data/one, two.png", "data/a\nb.png", "other/c.png", "data/ö.png")
     (tmp_path / "data" / "list.csv").write_text(
         "\ufeffLabel, Split ,extra,FileName\n"
@@ -124,7 +123,7 @@ def test_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_delimiters(tmp_path: Path, delimiter: str) -> None:
+def test_csv_delimiters(tmp_path, delimiter):
     make(tmp_path, "a.png", "b.png")
     rows = [["image", "class"], ["a.png", "y"], ["b.png", "x"]]
     (tmp_path / "list.csv").write_text("\n".join(delimiter.join(row) for row in rows))
@@ -132,7 +131,7 @@ def test_csv_delimiters(tmp_path: Path, delimiter: str) -> None:
     assert (found.classes, found.targets.tolist()) == (("x", "y"), [1, 0])
 
 
-def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+def test_links_are_followed_and_loops_end(tmp_path):
     make(tmp_path / "real", "x/1.png", "x/2.png")
     data = make(tmp_path / "data", "a/1.png", "b/in/1.png")
     (data / "c").symlink_to(tmp_path / "real" / "x")
@@ -146,7 +145,7 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
 
 
-def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
+def test_real_birds(shared_data, tmp_path):
     wanted = ("001.", "037.", "200.")
     with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
         members = [
@@ -184,7 +183,7 @@ def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
         ([(4000, 3000), (3000, 4000)], 256),
     ],
 )
-def test_the_size_fits_the_pictures(tmp_path: Path, sizes: list[tuple[int, int]], expected: int) -> None:
+def test_the_size_fits_the_pictures(tmp_path, sizes, expected):
     for i, size in enumerate(sizes):
         make(tmp_path, f"{i}.png", size=size)
     (tmp_path / "zz.png").write_text("bad ones do not count")
@@ -194,7 +193,7 @@ def test_the_size_fits_the_pictures(tmp_path: Path, sizes: list[tuple[int, int]]
         choose_size(Paths.of(["zz.png"], tmp_path))
 
 
-def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
+def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path):
     rng = np.random.default_rng(0)
     for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.png"):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +224,7 @@ def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["in memory", "saved"])
-def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def index_reuse(request, monkeypatch):
     """Twice: indices held in memory by this process, and only those on disk, as after a new start."""
     if request.param == "saved":
         monkeypatch.setattr(scan_module, "RECENT", 0)
@@ -233,9 +232,7 @@ def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_an_unchanged_folder_is_not_scanned_again(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_folder_is_not_scanned_again(tmp_path, data_folder, monkeypatch):
     make(tmp_path, "train/a/1.png", "train/b/in/2.png", "val/a/3.png")
     age(tmp_path)
     before = sorted(str(p) for p in tmp_path.rglob("*"))
@@ -253,7 +250,7 @@ def test_an_unchanged_folder_is_not_scanned_again(
 
 @pytest.mark.usefixtures("index_reuse")
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
-def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> None:
+def test_any_change_in_a_nested_folder_is_seen(tmp_path, change):
     make(tmp_path, "a/in/er/1.png", "a/in/er/2.png", "b/3.png")
     age(tmp_path)
     inner = tmp_path / "a" / "in" / "er"
@@ -283,9 +280,7 @@ def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> N
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_a_folder_that_has_just_changed_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_has_just_changed_is_not_trusted(tmp_path, monkeypatch):
     make(tmp_path, "a/1.png", "b/2.png")
     scanned = count_scans(monkeypatch)
     open_index(tmp_path)
@@ -297,7 +292,7 @@ def test_a_folder_that_has_just_changed_is_not_trusted(
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
+def test_a_changed_csv_is_read_again(tmp_path):
     make(tmp_path, "a.png", "b.png", "c.png")
     table = tmp_path / "list.csv"
     table.write_text("path,label\na.png,x\nb.png,y\n")
@@ -309,7 +304,7 @@ def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not really", b"\x80\x04."])
-def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path, monkeypatch, damage):
     make(tmp_path, "a/1.png", "b/2.png")
     age(tmp_path)
     open_index(tmp_path)
@@ -319,7 +314,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert index_module.load_index(index_file(tmp_path), tmp_path) is not None
 
 
-def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path):
     make(tmp_path, "a/1.png", "b/2.png")
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(SLAWarning, match="the index cannot be saved"):
@@ -329,7 +324,7 @@ def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
 # bad images
 
 
-def make_some_bad(root: Path) -> Path:
+def make_some_bad(root):
     make(root, *(f"{c}/{i}.jpg" for c in "ab" for i in range(8)), size=(40, 40))
     (root / "a" / "1.jpg").write_text("hello")
     cut = (root / "b" / "2.jpg").read_bytes()
@@ -337,12 +332,12 @@ def make_some_bad(root: Path) -> Path:
     return root
 
 
-def test_refuse_names_the_first_bad_image(tmp_path: Path) -> None:
+def test_refuse_names_the_first_bad_image(tmp_path):
     with pytest.raises(BadImageError, match=r"a/1\.jpg: not an image .*--on-bad-image skip"):
         load_folder(make_some_bad(tmp_path))
 
 
-def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
     make_some_bad(tmp_path)
     with pytest.warns(SLAWarning) as caught:
         splits = load_folder(tmp_path, on_bad_image="skip")
@@ -367,9 +362,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_skipping_works_where_the_cache_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
-) -> None:
+def test_skipping_works_where_the_cache_cannot_be_written(tmp_path, monkeypatch, below):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
     with pytest.warns(SLAWarning) as caught:
@@ -380,7 +373,7 @@ def test_skipping_works_where_the_cache_cannot_be_written(
     assert len(splits.train) > 0
 
 
-def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
+def test_skip_names_five_and_counts_the_rest(tmp_path):
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
     for i in range(8):
         (tmp_path / "a" / f"{i}.png").write_bytes(b"")
@@ -394,10 +387,10 @@ def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
         load_folder(tmp_path, on_bad_image="skip")
 
 
-def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_check_resumes(tmp_path):
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
 
-    def interrupt(what: str, done: int, total: int) -> None:
+    def interrupt(what, done, total):
         assert total == 600
         if done >= 256:
             raise KeyboardInterrupt
@@ -412,7 +405,7 @@ def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
 # clear refusals
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     with pytest.raises(InputError) as caught:
         load_folder(path)
     message = str(caught.value)
@@ -421,7 +414,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_refused_folders(tmp_path: Path) -> None:
+def test_refused_folders(tmp_path):
     assert "no such folder or CSV" in refusal(tmp_path / "absent")
     (tmp_path / "file.txt").write_text("x")
     assert "neither a folder nor a .csv" in refusal(tmp_path / "file.txt")
@@ -437,7 +430,7 @@ def test_refused_folders(tmp_path: Path) -> None:
     assert "class folder 'c' has no images" in refusal(hollow)
 
 
-def test_refused_splits(tmp_path: Path) -> None:
+def test_refused_splits(tmp_path):
     root = make(tmp_path / "x", "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/q/1.png", "val/r/1.png")
     assert "val has classes missing from train: q, r" in refusal(root)
     assert "images but no class folders" in refusal(make(tmp_path / "flat", "train/1.png", "test/2.png"))
@@ -449,11 +442,11 @@ def test_refused_splits(tmp_path: Path) -> None:
     assert f"{hollow}/test: no images" in refusal(hollow)
 
 
-def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
     make(tmp_path, "a/1.png", "b/2.png")
     real = os.scandir
 
-    def guarded(path: str) -> object:
+    def guarded(path):
         if path.endswith("/b"):
             raise PermissionError(13, "Permission denied")
         return real(path)
@@ -489,7 +482,7 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         (b'path,label\n"a.png,x\n' + b"y" * 200_000, "line .*: not a CSV row"),
     ],
 )
-def test_refused_csv(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_refused_csv(tmp_path, text, message):
     make(tmp_path, "a.png", "b.png")
     table = tmp_path / "list.csv"
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -499,6 +492,6 @@ def test_refused_csv(tmp_path: Path, text: str | bytes, message: str) -> None:
     assert str(table) in str(caught.value)
 
 
-def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_answer_to_bad_images_is_refused(tmp_path):
     with pytest.raises(InputError, match="'refuse' or 'skip', not 'ignore'"):
-        load_folder(tmp_path, on_bad_image="ignore")  # type: ignore[arg-type]
+        load_folder(tmp_path, on_bad_image="ignore")

