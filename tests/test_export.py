@@ -20,6 +20,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sla
+from refusals import refused
 from sla.backbones import list_backbones
 from sla.backbones.cost import count_flops
 from sla.cli import app
@@ -300,8 +301,7 @@ def test_four_channels_are_exported_without_the_preprocessing_of_pictures(tmp_pa
     pixels = torch.randint(0, 256, (40, 4, 8, 8), dtype=torch.uint8)
     data = Dataset(ArrayImages(pixels), np.arange(40) % 2, ("a", "b"))
     run = sla.fit(Splits("mine", data), tmp_path / "run", **TINY)
-    with pytest.raises(InputError, match="a model of 4 channels"):
-        run.export(tmp_path / "model.onnx", preprocessing=True)
+    refused("a model of 4 channels", run.export, tmp_path / "model.onnx", preprocessing=True)
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -320,8 +320,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
         assert told in str(done.exception)
         assert "\n" not in str(done.exception)
     assert not out.exists()
-    with pytest.raises(InputError, match="a folder"):
-        digits.export(tmp_path)
+    refused("a folder", digits.export, tmp_path)
     # A file that answers otherwise than the run takes nobody's place.
     monkeypatch.setattr("sla.export._convert", lambda *given: plain.read_bytes())
     out.parent.mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from refusals import refused
 from sla.augment.policy import make_policy, read_policy
 from sla.cli import app
 from sla.datasets.load import load
@@ -89,8 +90,7 @@ def test_a_stopped_search_continues_to_the_same_policy(found, tmp_path, messages
 
 def test_another_search_does_not_mix_into_a_folder(found):
     _, folder = found
-    with pytest.raises(InputError, match="a search with other settings"):
-        search(folder, seed=1)
+    refused("a search with other settings", search, folder, seed=1)
 
 
 def test_harmless_policies_score_better_than_harmful_ones(found):
@@ -123,8 +123,7 @@ def test_minutes_are_a_budget(tmp_path):
     [({"folds": 0}, "folds must be at least 1"), ({"minutes": 0.0}, "minutes must be above 0")],
 )
 def test_settings_that_cannot_be_are_refused(changes, line):
-    with pytest.raises(InputError, match=line):
-        SearchSettings(**{**SETTINGS, **changes})
+    refused(line, SearchSettings, **{**SETTINGS, **changes})
 
 
 def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
@@ -144,8 +143,7 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=line):
-        CliRunner().invoke(app, ["augment", "search", *words], catch_exceptions=False)
+    refused(line, CliRunner().invoke, app, ["augment", "search", *words], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
 
 

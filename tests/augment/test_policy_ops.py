@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
+from refusals import refused
 from sla.augment import policy_ops
 from sla.augment.policy_ops import GREY, NOTHING, NUMBER, OPERATIONS, affine, apply_operations
-from sla.errors import InputError
 
 AFFINE = Image.Transform.AFFINE
 
@@ -168,5 +168,4 @@ def test_an_affine_transform_is_pillows_for_any_matrix():
 
 
 def test_floats_are_refused(operate):
-    with pytest.raises(InputError, match=r"must be uint8, .* not torch\.float32"):
-        operate(torch.rand(2, 3, 8, 8), "invert")
+    refused(r"must be uint8, .* not torch\.float32", operate, torch.rand(2, 3, 8, 8), "invert")

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from refusals import refused
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_parameters
 from sla.backbones.dropblock import DropBlock, drop_block
@@ -173,5 +174,4 @@ def test_where_numbers_and_where_squares_are_dropped():
     "option", [{"width": 0}, {"drop_rate": 1.0}, {"resolution": 0}, {"dropblock_size": 0}, {"ramp_steps": 0}]
 )
 def test_options_out_of_range(option):
-    with pytest.raises(InputError, match=f"{next(iter(option))} of backbone 'resnet12'"):
-        create_backbone("resnet12", **option)
+    refused(f"{next(iter(option))} of backbone 'resnet12'", create_backbone, "resnet12", **option)

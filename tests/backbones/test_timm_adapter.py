@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from refusals import refused
 from sla.backbones import create_backbone, find_weights
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import InputError, MissingExtraError, SLAError
@@ -77,8 +78,7 @@ def test_features_are_timms_own(timm):
     ],
 )
 def test_wrong_names_and_options(name, options, message):
-    with pytest.raises(InputError, match=message):
-        create_backbone(f"timm:{name}", **options)
+    refused(message, create_backbone, f"timm:{name}", **options)
 
 
 def test_weights_that_do_not_arrive_are_a_failure_and_not_wrong_input(timm, monkeypatch):

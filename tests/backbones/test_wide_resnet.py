@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from refusals import refused
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops, count_parameters
-from sla.errors import InputError
 from sla.heads import PlainHead
 
 
@@ -97,11 +97,9 @@ def test_published_cost():
 
 @pytest.mark.parametrize("name", ["wrn41_2", "wrn4_1", "wrn10_0", "wrn0_1"])
 def test_depths_and_widths_that_are_none(name):
-    with pytest.raises(InputError, match=f"'{name}': wrnD_K has D = 6n \\+ 4"):
-        create_backbone(name)
+    refused(f"'{name}': wrnD_K has D = 6n \\+ 4", create_backbone, name)
 
 
 @pytest.mark.parametrize("option", [{"dropout": 1.0}, {"dropout": -0.1}, {"norm_momentum": 0.0}])
 def test_options_out_of_range(option):
-    with pytest.raises(InputError, match=f"{next(iter(option))} of backbone 'wrn10_1'"):
-        create_backbone("wrn10_1", **option)
+    refused(f"{next(iter(option))} of backbone 'wrn10_1'", create_backbone, "wrn10_1", **option)

@@ -5,11 +5,12 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from sla.augment.pipelines import eval_pipeline
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.compare.ensemble import evaluate_ensemble
 from sla.datasets.load import load
-from sla.errors import InputError, SLAWarning
+from sla.errors import SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.sampling.draws import Draws
 from sla.session import fit
@@ -55,14 +56,11 @@ def test_members_whose_classes_come_in_another_order_are_put_in_order(runs, tmp_
 
 
 def test_what_makes_no_ensemble_is_refused(runs):
-    with pytest.raises(InputError, match="at least two"):
-        evaluate_ensemble(runs[:1])
-    with pytest.raises(InputError, match="no distilled inference"):
-        evaluate_ensemble(runs, inference="distilled")
+    refused("at least two", evaluate_ensemble, runs[:1])
+    refused("no distilled inference", evaluate_ensemble, runs, inference="distilled")
     other = Run(runs[1].folder)
     other.model.class_names = [f"class {number}" for number in range(10)]
-    with pytest.raises(InputError, match="different label sets"):
-        evaluate_ensemble([runs[0], other])
+    refused("different label sets", evaluate_ensemble, [runs[0], other])
 
 
 def test_members_are_judged_on_images_that_none_of_them_has_seen(tmp_path):

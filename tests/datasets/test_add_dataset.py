@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from refusals import refused
 from sla.cli.data import app
 from sla.datasets.catalogue import CATALOGUE, read_catalogue, register
 from sla.datasets.entry import Entry
 from sla.datasets.load import load
-from sla.errors import InputError
 
 ENTRY = """
 coins:
@@ -95,10 +95,7 @@ def test_one_python_file_with_a_reader(data_folder, tmp_path, monkeypatch):
     (tmp_path / "stripes_dataset.py").write_text(PYTHON_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("stripes_dataset")
-    with pytest.raises(
-        InputError, match=r"stripes: not in .*: no stripes/ with stripes\.npy; it has no download"
-    ):
-        load("stripes")
+    refused(r"stripes: not in .*: no stripes/ with stripes\.npy; it has no download", load, "stripes")
     (data_folder / "stripes").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (8, 1, 8, 8), dtype=np.uint8)
     np.save(data_folder / "stripes" / "stripes.npy", pixels)
@@ -135,19 +132,15 @@ def test_training_knows_a_registered_dataset(data_folder):
 )
 def test_a_wrong_entry_is_one_line(data_folder, change, reason):
     (data_folder / "catalogue.yaml").write_text(ENTRY.replace(*change))
-    with pytest.raises(InputError, match=reason) as error:
-        read_catalogue(data_folder / "catalogue.yaml")
-    assert str(error.value).startswith(str(data_folder / "catalogue.yaml"))
-    assert "\n" not in str(error.value)
+    message = refused(reason, read_catalogue, data_folder / "catalogue.yaml")
+    assert message.startswith(str(data_folder / "catalogue.yaml"))
+    assert "\n" not in message
 
 
 def test_names_layouts_and_readers_are_checked(data_folder):
     entry = Entry("coins", "Coins", 2, {"train": 4}, (3, 16, 16))
-    with pytest.raises(InputError, match="`read` needs `marks`"):
-        register(entry, read=lambda folder: {})
+    refused("`read` needs `marks`", register, entry, read=lambda folder: {})
     register(entry)
-    with pytest.raises(InputError, match="already a dataset called 'coins'"):
-        register(entry)
+    refused("already a dataset called 'coins'", register, entry)
     register(Entry("notes", "Notes", 2, {"train": 4}, (3, 16, 16), layouts=("cifar",)))
-    with pytest.raises(InputError, match="notes: unknown layout 'cifar', did you mean 'cifar1"):
-        load("notes")
+    refused("notes: unknown layout 'cifar', did you mean 'cifar1", load, "notes")

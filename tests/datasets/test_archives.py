@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from refusals import refused
 from sla.datasets.archives import gunzip, new_folder, unpack_into
 from sla.errors import InputError
 
@@ -78,12 +79,10 @@ def test_a_tar_that_reaches_outside_leaves_nothing(tmp_path, case):
     home = tmp_path / "home"
     home.mkdir()
     archive = tar(tmp_path / "bad.tar", ("fine", b"ok", {}), (name, content, fields), ("link/evil", b"x", {}))
-    with pytest.raises(InputError) as error:
-        unpack(archive, home / "out")
-    assert "bad.tar" in str(error.value)
-    assert repr(name) in str(error.value)
-    assert reason in str(error.value)
-    assert "\n" not in str(error.value)
+    message = refused("bad.tar", unpack, archive, home / "out")
+    assert repr(name) in message
+    assert reason in message
+    assert "\n" not in message
     assert list(home.iterdir()) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.tar", "home"]
 
@@ -93,8 +92,7 @@ def test_a_zip_that_reaches_outside_leaves_nothing(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as file:
         file.writestr("fine", b"ok")
         file.writestr(zipfile.ZipInfo(name), b"x")
-    with pytest.raises(InputError, match=r"bad\.zip: member"):
-        unpack(tmp_path / "bad.zip", tmp_path / "home" / "out")
+    refused(r"bad\.zip: member", unpack, tmp_path / "bad.zip", tmp_path / "home" / "out")
     assert list((tmp_path / "home").iterdir()) == []
     assert not (tmp_path / "evil").exists()
 
@@ -104,8 +102,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "bad.zip", "w") as file:
         file.writestr(info, "/etc")
-    with pytest.raises(InputError, match="'link' is a link"):
-        unpack(tmp_path / "bad.zip", tmp_path / "out")
+    refused("'link' is a link", unpack, tmp_path / "bad.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -116,8 +113,7 @@ def test_bytes_and_files_are_bounded(tmp_path):
     with pytest.raises(InputError, match="over the 1,000,000 bytes allowed"):
         unpack(tmp_path / "bomb.zip", tmp_path / "out", max_bytes=1_000_000)
     many = tar(tmp_path / "many.tar", *((f"{i}", b"", {}) for i in range(11)))
-    with pytest.raises(InputError, match="one more than the 10 files allowed"):
-        unpack(many, tmp_path / "out", max_files=10)
+    refused("one more than the 10 files allowed", unpack, many, tmp_path / "out", max_files=10)
     assert not (tmp_path / "out").exists()
 
 
@@ -127,8 +123,7 @@ def test_truncated_archives(tmp_path, mode):
     whole = tar(tmp_path / "a", ("x", noise, {}), ("y", noise, {}), mode=mode).read_bytes()
     for share in (0.3, 0.9):
         (tmp_path / "cut").write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(InputError, match="cut: truncated, damaged"):
-            unpack(tmp_path / "cut", tmp_path / "out")
+        refused("cut: truncated, damaged", unpack, tmp_path / "cut", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -136,16 +131,14 @@ def test_damage_is_found_by_the_archives_own_checksum(tmp_path):
     data = bytearray(tar(tmp_path / "a.tgz", ("x", b"1" * 1000, {}), mode="w:gz").read_bytes())
     data[-6] ^= 1  # in gzip's CRC, after all the content
     (tmp_path / "a.tgz").write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.tgz: "):
-        unpack(tmp_path / "a.tgz", tmp_path / "out")
+    refused(r"a\.tgz: ", unpack, tmp_path / "a.tgz", tmp_path / "out")
 
 
 def test_a_damaged_header_does_not_pass_for_the_end(tmp_path):
     data = bytearray(tar(tmp_path / "a.tar", ("x", b"1" * 100, {}), ("y", b"2" * 30_000, {})).read_bytes())
     data[1024 + 10] ^= 1  # in the second member's header
     (tmp_path / "a.tar").write_bytes(data)
-    with pytest.raises(InputError, match="a damaged member"):
-        unpack(tmp_path / "a.tar", tmp_path / "out")
+    refused("a damaged member", unpack, tmp_path / "a.tar", tmp_path / "out")
 
 
 def test_what_is_no_archive_and_what_is_in_the_way(tmp_path):
@@ -155,8 +148,7 @@ def test_what_is_no_archive_and_what_is_in_the_way(tmp_path):
     good = tar(tmp_path / "a.tar", ("x", b"new", {}))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x").write_text("old")
-    with pytest.raises(InputError, match="already exists"):
-        unpack(good, tmp_path / "mine")
+    refused("already exists", unpack, good, tmp_path / "mine")
     assert (tmp_path / "mine" / "x").read_text() == "old"
 
 
@@ -164,8 +156,6 @@ def test_gunzip(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"hello" * 1000))
     gunzip(tmp_path / "a.gz", tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"hello" * 1000
-    with pytest.raises(InputError, match="over the 100 bytes allowed"):
-        gunzip(tmp_path / "a.gz", tmp_path / "b", max_bytes=100)
+    refused("over the 100 bytes allowed", gunzip, tmp_path / "a.gz", tmp_path / "b", max_bytes=100)
     (tmp_path / "cut.gz").write_bytes((tmp_path / "a.gz").read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"cut\.gz: truncated"):
-        gunzip(tmp_path / "cut.gz", tmp_path / "c")
+    refused(r"cut\.gz: truncated", gunzip, tmp_path / "cut.gz", tmp_path / "c")

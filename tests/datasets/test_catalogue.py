@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from refusals import refused
 from sla.datasets.catalogue import CATALOGUE, find_entry, source_of
 from sla.datasets.entry import Npm, Web
 from sla.datasets.formats.digits import read_digits
 from sla.datasets.layouts import layouts_of
-from sla.errors import InputError
 
 NAMES = ["mnist", "fashion-mnist", "digits", "cifar10", "cifar100", "cub200", "mit67", "stanford-dogs"]
 NAMES += ["tiny-imagenet", "imagenet", "inaturalist2018", "mini-imagenet", "cifar-fs", "fc100"]
@@ -91,8 +91,7 @@ def test_sizes():
 
 
 def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(InputError, match=r"no dataset is called 'cifar-10', did you mean 'cifar10'\?"):
-        find_entry("cifar-10")
+    refused(r"no dataset is called 'cifar-10', did you mean 'cifar10'\?", find_entry, "cifar-10")
 
 
 def test_finding_a_dataset_imports_no_torch():

@@ -12,6 +12,7 @@ import pytest
 import scipy.io
 from PIL import Image
 
+from refusals import refused
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.formats import Arrays, Listing
 from sla.datasets.formats.cifar import convert_npm
@@ -138,16 +139,14 @@ def test_wrong_cifar_files(tmp_path):
     cifar10_binary(tmp_path)
     whole = (tmp_path / "data_batch_3.bin").read_bytes()
     (tmp_path / "data_batch_3.bin").write_bytes(whole[:-1])
-    with pytest.raises(InputError, match=r"data_batch_3\.bin: 9,218 bytes, not whole records of 3,073"):
-        read("cifar10", tmp_path)
+    refused(r"data_batch_3\.bin: 9,218 bytes, not whole records of 3,073", read, "cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(b"\x0a" + whole[1:])
     with pytest.raises(
         InputError, match=r"data_batch_3\.bin: labels run from .* to 10, but there are 10 classes"
     ):
         read("cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
-    with pytest.raises(InputError, match=r"data_batch_3\.bin: no such file"):
-        read("cifar10", tmp_path)
+    refused(r"data_batch_3\.bin: no such file", read, "cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -163,8 +162,7 @@ def test_wrong_cifar_files(tmp_path):
 def test_wrong_cifar_pickles(tmp_path, batch, reason):
     for name in ("data_batch_1", "test_batch"):
         (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
-    with pytest.raises(InputError, match=rf"data_batch_1: .*{reason}"):
-        read("cifar10", tmp_path)
+    refused(rf"data_batch_1: .*{reason}", read, "cifar10", tmp_path)
 
 
 def npm_package(folder, count=3):
@@ -192,11 +190,9 @@ def test_a_wrong_npm_package(tmp_path):
     npm_package(tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "test_lables.json").write_text("[1, 2]")
-    with pytest.raises(InputError, match=r"15 \+ 3 images but 15 \+ 2 labels"):
-        convert_npm(tmp_path, tmp_path / "out")
+    refused(r"15 \+ 3 images but 15 \+ 2 labels", convert_npm, tmp_path, tmp_path / "out")
     (tmp_path / "test_lables.json").write_text("{")
-    with pytest.raises(InputError, match=r"test_lables\.json: not a list of labels"):
-        convert_npm(tmp_path, tmp_path / "out")
+    refused(r"test_lables\.json: not a list of labels", convert_npm, tmp_path, tmp_path / "out")
 
 
 # idx
@@ -223,20 +219,16 @@ def test_mnist(tmp_path, ending):
 def test_wrong_idx_files(tmp_path):
     write_idx(tmp_path / "a", np.zeros((5, 4)))
     (tmp_path / "cut").write_bytes((tmp_path / "a").read_bytes()[:-3])
-    with pytest.raises(InputError, match=r"cut: says \(5, 4\) but holds 17 bytes"):
-        read_idx(tmp_path / "cut")
+    refused(r"cut: says \(5, 4\) but holds 17 bytes", read_idx, tmp_path / "cut")
     (tmp_path / "text").write_text("P5 not an idx file")
-    with pytest.raises(InputError, match="text: not an idx file"):
-        read_idx(tmp_path / "text")
+    refused("text: not an idx file", read_idx, tmp_path / "text")
     write_idx(tmp_path / "z.gz", np.zeros((5, 4)))
     (tmp_path / "z.gz").write_bytes((tmp_path / "z.gz").read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"z\.gz: truncated"):
-        read_idx(tmp_path / "z.gz")
+    refused(r"z\.gz: truncated", read_idx, tmp_path / "z.gz")
     for prefix, count in (("train", 7), ("t10k", 4)):
         write_idx(tmp_path / f"{prefix}-images-idx3-ubyte", np.zeros((count, 2, 3)))
         write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", np.zeros(count + 1))
-    with pytest.raises(InputError, match="train-labels-idx1-ubyte: 8 labels for the 7 images"):
-        read_mnist(tmp_path, TEN)
+    refused("train-labels-idx1-ubyte: 8 labels for the 7 images", read_mnist, tmp_path, TEN)
 
 
 def test_digits_are_scikit_learns_byte_for_byte():
@@ -285,17 +277,13 @@ def test_damaged_mat_files(tmp_path):
     scipy.io.savemat(tmp_path / "a.mat", {"x": np.arange(500.0)}, do_compression=True)
     whole = (tmp_path / "a.mat").read_bytes()
     (tmp_path / "cut.mat").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"cut\.mat: a damaged MATLAB file"):
-        read_mat(tmp_path / "cut.mat")
+    refused(r"cut\.mat: a damaged MATLAB file", read_mat, tmp_path / "cut.mat")
     (tmp_path / "text.mat").write_text("no")
-    with pytest.raises(InputError, match=r"text\.mat: a damaged MATLAB file, or none"):
-        read_mat(tmp_path / "text.mat")
-    with pytest.raises(InputError, match=r"none\.mat: no such file"):
-        read_mat(tmp_path / "none.mat")
+    refused(r"text\.mat: a damaged MATLAB file, or none", read_mat, tmp_path / "text.mat")
+    refused(r"none\.mat: no such file", read_mat, tmp_path / "none.mat")
     with (tmp_path / "large.mat").open("wb") as file:
         file.truncate((16 << 20) + 1)
-    with pytest.raises(InputError, match=r"large\.mat: a MATLAB file of more than 16 MiB"):
-        read_mat(tmp_path / "large.mat")
+    refused(r"large\.mat: a MATLAB file of more than 16 MiB", read_mat, tmp_path / "large.mat")
 
 
 @pytest.mark.parametrize("place", [130, 208, 240, 305])
@@ -305,9 +293,7 @@ def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path, place
     data = bytearray((tmp_path / "a.mat").read_bytes())
     data[place] ^= 1 if place == 208 else 0x55
     (tmp_path / "a.mat").write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.mat: a damaged MATLAB file") as error:
-        read_mat(tmp_path / "a.mat")
-    assert "\n" not in str(error.value)
+    refused(r"a\.mat: a damaged MATLAB file", read_mat, tmp_path / "a.mat")
 
 
 def test_a_mat_file_without_scipy(tmp_path, monkeypatch):
@@ -352,8 +338,7 @@ def test_cub(tmp_path):
 def test_wrong_cub_lists(tmp_path, file, lines, reason):
     cub(tmp_path)
     rows(tmp_path / file, *lines)
-    with pytest.raises(InputError, match=reason):
-        read_cub(tmp_path)
+    refused(reason, read_cub, tmp_path)
 
 
 def dogs(root):
@@ -380,8 +365,7 @@ def test_stanford_dogs(tmp_path):
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [1]
     assert parts["test"].classes == ("n02085620-Chihuahua", "n02085782-spaniel")
     scipy.io.savemat(tmp_path / "test_list.mat", {"labels": np.array([[1.0]])})
-    with pytest.raises(InputError, match=r"test_list\.mat: needs 'file_list' and 'labels'"):
-        read_dogs(tmp_path)
+    refused(r"test_list\.mat: needs 'file_list' and 'labels'", read_dogs, tmp_path)
 
 
 def mit67(root):
@@ -398,11 +382,9 @@ def test_mit67(tmp_path):
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [1, 0, 1]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0]
     rows(tmp_path / "TestImages.txt", "casino/casino_0.jpg")
-    with pytest.raises(InputError, match=r"TestImages\.txt: the class of 'casino/casino_0\.jpg'"):
-        read_mit67(tmp_path)
+    refused(r"TestImages\.txt: the class of 'casino/casino_0\.jpg'", read_mit67, tmp_path)
     (tmp_path / "TestImages.txt").write_bytes(b"\xff\xd8\xff\xe0 a picture")
-    with pytest.raises(InputError, match=r"TestImages\.txt: not a text file"):
-        read_mit67(tmp_path)
+    refused(r"TestImages\.txt: not a text file", read_mit67, tmp_path)
 
 
 def inaturalist(root):
@@ -425,16 +407,14 @@ def test_inaturalist(tmp_path):
     held = json.loads((tmp_path / "val2018.json").read_text())
     held["annotations"][0]["category_id"] = 77
     (tmp_path / "val2018.json").write_text(json.dumps(held))
-    with pytest.raises(InputError, match=r"val2018\.json: .* has no category of the list"):
-        read_inaturalist(tmp_path)
+    refused(r"val2018\.json: .* has no category of the list", read_inaturalist, tmp_path)
     for text in (
         '{"images": [',
         '{"images": []}',
         '{"images": [{"id": 1}], "annotations": [], "categories": []}',
     ):
         (tmp_path / "val2018.json").write_text(text)
-        with pytest.raises(InputError, match=r"val2018\.json: (not JSON|needs a list)"):
-            read_inaturalist(tmp_path)
+        refused(r"val2018\.json: (not JSON|needs a list)", read_inaturalist, tmp_path)
 
 
 # WordNet's
@@ -458,8 +438,7 @@ def test_tiny_imagenet(tmp_path):
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 0, 1, 1, 2, 2]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [2, 0, 1]
     rows(tmp_path / "val" / "val_annotations.txt", "val_0.JPEG\tn99999999\t0\t0\t1\t1")
-    with pytest.raises(InputError, match=r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'"):
-        read("tiny-imagenet", tmp_path)
+    refused(r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'", read, "tiny-imagenet", tmp_path)
 
 
 def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path):
@@ -469,8 +448,7 @@ def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path):
     parts = read("tiny-imagenet", tmp_path)
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0, 1, 2]
     picture(tmp_path / "train" / "cats" / "a.JPEG", 0)
-    with pytest.raises(InputError, match="class folder 'cats' is not of this dataset"):
-        read("tiny-imagenet", tmp_path)
+    refused("class folder 'cats' is not of this dataset", read, "tiny-imagenet", tmp_path)
 
 
 @pytest.mark.parametrize("labels", ["folders", "solution", "annotations", "devkit", "none"])
@@ -498,8 +476,7 @@ def test_imagenet(tmp_path, labels):
         rows(kit / "ILSVRC2012_validation_ground_truth.txt", 2, 3, 1)
         scipy.io.savemat(kit / "meta.mat", {"synsets": table})
     if labels == "none":
-        with pytest.raises(InputError, match="neither class folders nor labels beside it"):
-            read_imagenet(folder)
+        refused("neither class folders nor labels beside it", read_imagenet, folder)
         return
     parts = read_imagenet(folder)
     assert parts["train"].classes == parts["test"].classes == WNIDS
@@ -527,8 +504,7 @@ def test_mini_imagenet_csv(tmp_path):
         assert part.classes == tuple(names)
         assert numbers_seen(part) == part.targets.tolist() == [1, 0]
     (tmp_path / "val.csv").write_bytes((tmp_path / "train.csv").read_bytes())
-    with pytest.raises(InputError, match=r"val\.csv: class .* is not one of mini-ImageNet's val classes"):
-        read("mini-imagenet", tmp_path)
+    refused(r"val\.csv: class .* is not one of mini-ImageNet's val classes", read, "mini-imagenet", tmp_path)
 
 
 def test_mini_imagenet_pickles_of_both_kinds(tmp_path):
@@ -550,8 +526,7 @@ def test_mini_imagenet_pickles_of_both_kinds(tmp_path):
             assert part.targets.tolist() == [1, 0, 0, 1]
             assert part.pixels[2, 1, 30, 40] == pixels[2, 30, 40, 1]
     (tmp_path / "a" / "mini-imagenet-cache-test.pkl").unlink()
-    with pytest.raises(InputError, match=r"no mini-imagenet-cache-test\.pkl"):
-        read("mini-imagenet", tmp_path / "a")
+    refused(r"no mini-imagenet-cache-test\.pkl", read, "mini-imagenet", tmp_path / "a")
 
 
 def test_few_shot_class_lists_are_whole_and_disjoint():

@@ -8,8 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from refusals import refused
 from sla.datasets.unpickle import load_pickle
-from sla.errors import InputError
 
 
 def written(path, value, protocol=2):
@@ -74,11 +74,7 @@ def test_nothing_in_a_pickle_runs(tmp_path, function, name, protocol):
     evil = written(
         tmp_path / "data_batch_1", {"data": np.zeros(3), "labels": Runs(function, *arguments)}, protocol
     )
-    with pytest.raises(
-        InputError, match=rf"data_batch_1: the pickle refers to '\w+\.{name}', which is refused"
-    ) as error:
-        load_pickle(evil)
-    assert "\n" not in str(error.value)
+    refused(rf"data_batch_1: the pickle refers to '\w+\.{name}', which is refused", load_pickle, evil)
     assert not marker.exists()
     pickle.loads(evil.read_bytes())  # the same file does run for the plain unpickler
     assert marker.exists()
@@ -97,26 +93,21 @@ def test_nothing_in_a_pickle_runs(tmp_path, function, name, protocol):
     ids=["object array", "record type", "set", "complex", "complex array", "masked array"],
 )
 def test_what_no_dataset_needs_is_refused(tmp_path, value):
-    with pytest.raises(InputError, match="odd: "):
-        load_pickle(written(tmp_path / "odd", [value]))
+    refused("odd: ", load_pickle, written(tmp_path / "odd", [value]))
 
 
 def test_an_array_whose_bytes_do_not_fill_it_is_refused(tmp_path):
     good = pickle.dumps({"data": np.zeros((9, 7), np.uint8)}, 2)
     assert good.count(b"K\x09K\x07") == 1
     (tmp_path / "a").write_bytes(good.replace(b"K\x09K\x07", b"K\x7fK\x7f"))
-    with pytest.raises(InputError, match="damaged pickle"):
-        load_pickle(tmp_path / "a")
+    refused("damaged pickle", load_pickle, tmp_path / "a")
 
 
 def test_damaged_and_missing_files(tmp_path):
     whole = pickle.dumps({"data": np.zeros(99)}, 4)
     for size in (0, 1, 20, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:size])
-        with pytest.raises(InputError, match="cut: a damaged pickle"):
-            load_pickle(tmp_path / "cut")
+        refused("cut: a damaged pickle", load_pickle, tmp_path / "cut")
     (tmp_path / "text").write_text("this is not a pickle")
-    with pytest.raises(InputError, match="text: "):
-        load_pickle(tmp_path / "text")
-    with pytest.raises(InputError, match="no such file"):
-        load_pickle(tmp_path / "none")
+    refused("text: ", load_pickle, tmp_path / "text")
+    refused("no such file", load_pickle, tmp_path / "none")

@@ -13,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from sla.disk import exclusive, replacing
-from sla.errors import InputError, SLAError
+from sla.errors import SLAError
 from sla.images import cache as cache_module
 from sla.images.cache import build_cache
 from sla.images.cache_paths import cache_dir
@@ -222,8 +223,7 @@ def test_a_missing_file_is_named(files, tmp_path):
 def test_a_full_disk_is_seen_before_it_is_full(files, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(InputError, match=r"the image cache needs 0\.0 MB and 0\.0 MB are free"):
-        build_cache(files, tmp_path / "c", "x")
+    refused(r"the image cache needs 0\.0 MB and 0\.0 MB are free", build_cache, files, tmp_path / "c", "x")
 
 
 def test_a_place_that_cannot_be_written_is_named(files, tmp_path):

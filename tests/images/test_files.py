@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sla.errors import InputError
+from refusals import refused
 from sla.images.decode import BadImageError
 from sla.images.files import CHUNK, FileImages, find_bad, in_threads, load_into_memory
 from sla.images.paths import Paths
@@ -152,5 +152,4 @@ def test_a_forked_worker_reads_the_same(tmp_path):
 
 
 def test_an_impossible_size_is_refused():
-    with pytest.raises(InputError, match="height 0 and width 8"):
-        FileImages(["a.png"], (0, 8))
+    refused("height 0 and width 8", FileImages, ["a.png"], (0, 8))

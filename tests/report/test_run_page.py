@@ -13,9 +13,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sla
+from refusals import refused
 from sla.cli.report import report
 from sla.datasets.load import load
-from sla.errors import InputError, SLAWarning
+from sla.errors import SLAWarning
 from sla.report.calibration import most_confident_mistakes, reliability
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
 from sla.report.run import run_page, write_run_page
@@ -255,8 +256,7 @@ def test_without_test_images_the_held_out_ones_are_used_and_the_page_says_so(
 def test_nothing_to_report_on_is_one_line(photos, tiny_settings, tmp_path):
     settings = tiny_settings | {"method__name": "baseline", "data__hold_out": 0}
     run = sla.fit(str(photos), tmp_path / "run", **settings)
-    with pytest.raises(InputError, match="no test images, and none were held out"):
-        write_run_page(run, tmp_path / "page.html")
+    refused("no test images, and none were held out", write_run_page, run, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sla.errors import InputError
+from refusals import refused
 from sla.recipes import SCALES
 from sla.reproduce import paper
 from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
@@ -76,8 +76,7 @@ def our_lines(name):
 
 def test_every_table_and_figure_loads():
     assert list(experiments()) == list(EXPERIMENTS)
-    with pytest.raises(InputError, match="did you mean 'table3'"):
-        experiment("tabel3")
+    refused("did you mean 'table3'", experiment, "tabel3")
 
 
 @needs_paper

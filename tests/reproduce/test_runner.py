@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sla.errors import InputError
+from refusals import refused
 from sla.recipes.load import recipe_settings
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
@@ -106,8 +106,7 @@ def test_a_damaged_record_is_made_again(tmp_path):
 def test_a_folder_that_cannot_be_is_refused_in_a_line(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match="cannot be written"):
-            run_all(jobs_of(cells_of("toy", "smoke", 1)), out, Recorder())
+        refused("cannot be written", run_all, jobs_of(cells_of("toy", "smoke", 1)), out, Recorder())
 
 
 SLOW = {"run.iterations": 200, "run.checkpoint_every": 5}
