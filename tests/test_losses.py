@@ -219,14 +219,6 @@ def test_shared_joint_weights_turn_sla_into_data_augmentation(batch, classes, vi
     assert joint.item() == pytest.approx(augmented.item() + math.log(views), abs=1e-6)
 
 
-def test_an_unknown_reduction_or_mean_is_refused():
-    logits, target = torch.zeros(4, 8), torch.tensor([0])
-    refused("did you mean 'mean'", sla.sla_loss, logits, target, 4, view_reduction="meen")
-    refused("did you mean 'logits'", sla.aggregate_views, logits, 4, average="logit")
-    refused("needs the joint logits", sla.average_views, torch.zeros(1, 4, 2), average="marginal")
-    refused("5 rows are no multiple of 4 views", sla.aggregate_views, torch.zeros(5, 8), 4)
-
-
 JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([0, 4, 1, 1, 2, 3])
 
 
@@ -249,6 +241,10 @@ JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([
             lambda: sla.distillation_loss(JOINT, CLASSES[:6], 4, views=torch.zeros(6, 2).long()),
             "not (24, 20) and (12,)",
         ),
+        (lambda: sla.sla_loss(JOINT, TARGET, 4, view_reduction="meen"), "did you mean 'mean'"),
+        (lambda: sla.aggregate_views(JOINT, 4, average="logit"), "did you mean 'logits'"),
+        (lambda: sla.average_views(torch.zeros(1, 4, 2), average="marginal"), "needs the joint logits"),
+        (lambda: sla.aggregate_views(JOINT[:5], 4), "5 rows are no multiple of 4 views"),
         (lambda: sla.aggregate_views(JOINT, 0), "at least one view, not 0"),
         (lambda: sla.aggregate_views(JOINT[0], 4), "must be (B*M, N*M), not (20,)"),
         (lambda: sla.select_view(JOINT, 4, 4), "view 4 is out of range"),

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import sla
 from sla.labels import split_target
+from sla.methods import StepContext
 
 BATCH, CLASSES, FEATURES = 5, 3, 6
 WEIGHTS = torch.tensor([0.3, 1.0, 2.5])
@@ -86,7 +87,7 @@ def test_a_mixed_loss_is_the_weighted_sum_of_hard_ones(name, criterion, weight, 
     seen = views if some_views else torch.arange(len(method.views)).expand(BATCH, -1)
     features = torch.randn(BATCH * seen.shape[1], FEATURES, dtype=torch.float64, requires_grad=True)
     target = sla.MixedTarget(torch.tensor([0, 1, 2, 2, 1]), torch.tensor([1, 1, 0, 2, 0]), lam)
-    ours = method.losses(heads, features, target, views)["loss"]
+    ours = method.losses(heads, features, target, StepContext(views=views))["loss"]
     expected = by_hand(name, method, heads, features, target, weight, seen)
     assert ours.item() == pytest.approx(expected.item(), rel=1e-6)
     inputs = [features, *heads.parameters()]

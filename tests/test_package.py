@@ -32,6 +32,7 @@ def test_citation_names_the_paper():
 
 
 def test_public_names_load_and_are_documented():
+    assert set(sla.__all__) <= set(dir(sla))
     for name in sla.__all__:
         value = getattr(sla, name)
         assert name == "__version__" or value.__doc__, name

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import sla
 from refusals import refused
-from sla.views import CHANNEL_ORDERS, Product
+from sla.views import Product
 
 MIRROR = sla.CustomViews(mirror=lambda x: x.flip(-1))
 GREY = sla.CustomViews(grey=lambda x: x.mean(1, keepdim=True))
@@ -92,13 +92,8 @@ def test_take_views_equals_picking_from_all_views(batch, k, seed):
     index = torch.randint(0, 12, (batch, k), generator=generator)
     everything = sla.expand_views(x, views).unflatten(0, (batch, 12))
     by_hand = torch.stack([everything[b, index[b, i]] for b in range(batch) for i in range(k)])
-    assert torch.equal(sla.take_views(x, views, index), by_hand)
-
-
-def test_take_views_leaves_its_input_alone():
-    x = images()
     before = x.clone()
-    sla.take_views(x, sla.Rotation(), torch.tensor([[1], [2]]))
+    assert torch.equal(sla.take_views(x, views, index), by_hand)
     assert torch.equal(x, before)
 
 
@@ -143,8 +138,3 @@ def test_half_turns_work_on_any_shape_and_any_channels():
 )
 def test_wrong_views_are_refused_in_one_clear_line(call, words):
     refused(words, call)
-
-
-def test_every_channel_order_is_a_permutation():
-    assert sorted(CHANNEL_ORDERS) == sorted({"".join(order) for order in CHANNEL_ORDERS})
-    assert all(sorted(order) == ["B", "G", "R"] for order in CHANNEL_ORDERS)
