@@ -51,6 +51,23 @@ def messages():
     return Messages()
 
 
+@pytest.fixture
+def stopped(capsys):
+    """Runs `sla` with these words to its exit code; what it said, on one line where it refused."""
+
+    def run(code, *words):
+        from sla.cli import main
+
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        told = capsys.readouterr()
+        assert ended.value.code == code, told.out + told.err
+        assert code != 2 or "\n" not in told.err.strip()
+        return told.err.strip() if code == 2 else told.out + told.err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def stop_at():
     return StopAt

@@ -12,24 +12,8 @@ from sla.datasets.load import load
 
 @pytest.fixture(scope="module")
 def digits():
-    splits = load("digits")
-    train, test = splits.train, splits.test
-    return (
-        train.read(range(300)).images,
-        train.targets[:300],
-        test.read(range(200)).images,
-        test.targets[:200],
-    )
-
-
-def test_step_meets_timms_task_contract():
-    """A dict with `loss` to run backward from, and `output`, logits for metrics, one row an image."""
-    model = sla.create("resnet8", 5, sla.SLA(distill=True))
-    result = model(torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 2, 4]))
-    result["loss"].backward()
-    assert result["output"].shape == (4, 5)
-    assert all(p.grad is not None for p in model.parameters())
-    assert {"loss", "joint", "distillation", "student", "output"} == set(result)
+    parts = [(load("digits").train, 300), (load("digits").test, 200)]
+    return [value for data, n in parts for value in (data.read(range(n)).images, data.targets[:n])]
 
 
 def test_step_goes_where_a_timm_task_goes():
@@ -50,10 +34,11 @@ def test_step_goes_where_a_timm_task_goes():
         def forward(self, input, target):
             return self.trainable_module(input, target)
 
-    task = Task(sla.create("resnet8", 3, sla.SLA()))
+    task = Task(sla.create("resnet8", 3, sla.SLA(distill=True)))
     task.setup_ema(decay=0.5)
     optimizer = torch.optim.SGD(task.get_trainable_module().parameters(), 0.1)
     result = task(torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 1]))
+    assert {"loss", "joint", "distillation", "student", "output"} == set(result)
     result["loss"].backward()
     optimizer.step()
     task.update_ema()
@@ -82,14 +67,9 @@ def test_lightning_trains_and_names_every_accuracy(digits, tmp_path):
     torch.manual_seed(0)
     model = sla.create("convnet4", 10, sla.SLA(distill=True), in_channels=1, width=16)
     module = SLAModule(model, lambda m: torch.optim.AdamW(m.parameters(), 3e-3))
+    quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
     trainer = lightning.Trainer(
-        max_epochs=6,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
+        max_epochs=6, accelerator="cpu", default_root_dir=tmp_path, logger=False, **quiet
     )
     trainer.fit(module, loader(images, targets), loader(test_images, test_targets))
     logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
