@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import sla
 from made_data import digit_files
-from refusals import refused
+from refusals import fails, refused
 from sla.backbones import list_backbones
 from sla.backbones.cost import count_flops
 from sla.cli import app
@@ -315,8 +315,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
     monkeypatch.setattr("sla.export._convert", lambda *given: plain.read_bytes())
     out.parent.mkdir(exist_ok=True)
     out.write_bytes(b"before")
-    with pytest.raises(SLAError, match="not written"):
-        digits.export(out, "aggregated")
+    fails(SLAError, "not written", digits.export, out, "aggregated")
     assert out.read_bytes() == b"before"
     assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from refusals import refused
+from refusals import fails, refused
 from sla.augment.policy import make_policy, read_policy
 from sla.cli import app
 from sla.datasets.load import load
@@ -149,8 +149,7 @@ def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
 
 def test_without_optuna_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'sla-torch\[search\]'"):
-        search(tmp_path / "work")
+    fails(MissingExtraError, r"pip install 'sla-torch\[search\]'", search, tmp_path / "work")
 
 
 def test_the_command_writes_a_file_that_training_takes(tmp_path, monkeypatch):

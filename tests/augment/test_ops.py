@@ -7,26 +7,24 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
+from made_images import as_picture, as_tensor, noise
 from refusals import refused
 from sla.augment import transforms
-from sla.augment.ops import CenterCrop, ColorJitter, Flip, Normalize, Pipeline, RandomCrop, RandomResizedCrop
+from sla.augment.ops import (
+    CenterCrop,
+    ColorJitter,
+    Flip,
+    Normalize,
+    Pipeline,
+    RandomCrop,
+    RandomResizedCrop,
+    VerticalFlip,
+)
+from sla.augment.policy import RandAugment, TrivialAugment, make_policy, read_policy
 from sla.errors import InputError
 from sla.sampling.draws import Draws
 
 BILINEAR = Image.Resampling.BILINEAR
-
-
-def noise(n, channels=3, height=32, width=32, seed=0):
-    stream = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=stream)
-
-
-def as_tensor(picture):
-    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
-
-
-def as_picture(image):
-    return Image.fromarray(image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy())
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -251,6 +249,10 @@ OPS = [
     RandomResizedCrop(24),
     CenterCrop(24),
     Flip(),
+    VerticalFlip(),
+    make_policy(read_policy("autoaugment_cifar10"), "x"),
+    RandAugment(),
+    TrivialAugment(),
     ColorJitter(0.4, 0.4, 0.4, 0.25),
     Normalize((0.5,) * 3, (0.25,) * 3),
 ]
@@ -264,7 +266,7 @@ def test_an_image_gets_the_same_bytes_whoever_else_is_in_its_part(op):
     assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("op", [OPS[0], OPS[2], OPS[4], OPS[5]], ids=lambda op: type(op).__name__)
+@pytest.mark.parametrize("op", [OPS[0], OPS[2], OPS[4], OPS[8]], ids=lambda op: type(op).__name__)
 def test_images_of_a_batch_and_steps_differ(op):
     same = noise(1).expand(64, -1, -1, -1)
     out = op(same, Draws(0, 0, 64), torch.ones(64))

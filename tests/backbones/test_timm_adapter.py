@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from refusals import refused
+from refusals import fails, refused
 from sla.backbones import create_backbone, find_weights
 from sla.backbones.torchvision_import import import_torchvision
 from sla.errors import InputError, MissingExtraError, SLAError
@@ -89,8 +89,7 @@ def test_weights_that_do_not_arrive_are_a_failure_and_not_wrong_input(timm, monk
 
 def test_missing_packages_name_the_extra(timm, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(MissingExtraError, match=r"timm.*pip install 'sla-torch\[timm\]'"):
-        create_backbone("timm:resnet18")
+    fails(MissingExtraError, r"timm.*pip install 'sla-torch\[timm\]'", create_backbone, "timm:resnet18")
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(MissingExtraError, match=r"torchvision.*pip install 'sla-torch\[timm\]'"):
         create_backbone("timm:resnet18")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from refusals import refused
+from refusals import fails, refused
 from sla.datasets import index as index_module
 from sla.datasets import scan as scan_module
 from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
@@ -171,8 +171,7 @@ def test_the_size_fits_the_pictures(tmp_path, sizes, expected):
     (tmp_path / "zz.png").write_text("bad ones do not count")
     names = [*(f"{i}.png" for i in range(len(sizes))), "zz.png"]
     assert choose_size(Paths.of(names, tmp_path)) == (expected, expected)
-    with pytest.raises(BadImageError, match=r"zz\.png"):
-        choose_size(Paths.of(["zz.png"], tmp_path))
+    fails(BadImageError, r"zz\.png", choose_size, Paths.of(["zz.png"], tmp_path))
 
 
 def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path):

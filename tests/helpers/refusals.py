@@ -16,3 +16,11 @@ def refused(words, call, /, *arguments, **options):
     assert "\n" not in message, f"more than one line: {message!r}"
     assert words in message or re.search(words, message), f"{words!r} is not in {message!r}"
     return message
+
+
+def fails(error, words, call, /, *arguments, **options):
+    """The same for failures of another kind: exactly this class or one below it."""
+    with pytest.raises(error, match=words) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

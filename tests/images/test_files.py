@@ -1,6 +1,5 @@
 """Files as a store: the right picture under the right row, small to hold and to send, errors in order."""
 
-import multiprocessing
 import os
 import pickle
 import threading
@@ -36,6 +35,7 @@ def test_rows_come_in_the_order_asked(tmp_path):
     assert aspect.tolist() == [2.0, 0.25, 2.0, 1.0]
     assert files.name(3) == str(tmp_path / "003.png")
     assert files.read([]).images.shape == (0, 3, 4, 5)
+    refused("height 0 and width 8", FileImages, ["a.png"], (0, 8))
 
 
 def test_in_memory_is_what_lazy_reading_gives(tmp_path):
@@ -134,22 +134,3 @@ def test_threads_keep_order_and_do_not_run_far_ahead():
     assert next(results) == (range(CHUNK), 0)
     assert len(started) <= 6
     assert [value for _, value in results] == list(range(CHUNK, 100 * CHUNK, CHUNK))
-
-
-def _read_in_child(files, queue):
-    queue.put(files.read([2]).images.flatten().tolist())
-
-
-def test_a_forked_worker_reads_the_same(tmp_path):
-    files = FileImages(make_files(tmp_path, 3), (1, 1), tmp_path)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    worker = context.Process(target=_read_in_child, args=(files, queue))
-    worker.start()
-    assert queue.get(timeout=30) == [2, 4, 6]
-    worker.join(30)
-    assert worker.exitcode == 0
-
-
-def test_an_impossible_size_is_refused():
-    refused("height 0 and width 8", FileImages, ["a.png"], (0, 8))

@@ -26,12 +26,7 @@ def test_an_episode_is_a_task_of_way_classes_with_disjoint_support_and_query():
         assert len(set(images.tolist())) == 90
         real = []
         for label in range(5):
-            mine = np.concatenate(
-                [
-                    episode.support[episode.support_targets == label],
-                    episode.query[episode.query_targets == label],
-                ]
-            )
+            mine = images[np.concatenate([episode.support_targets, episode.query_targets]) == label]
             assert len(mine) == 18
             assert len(set(dataset.targets[mine].tolist())) == 1
             real.append(dataset.targets[mine[0]])
