@@ -52,6 +52,14 @@ def messages():
 
 
 @pytest.fixture
+def data_folder(tmp_path_factory, monkeypatch):
+    """An empty data folder for this test."""
+    folder = tmp_path_factory.mktemp("sla")
+    monkeypatch.setenv("SLA_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
 def stopped(capsys):
     """Runs `sla` with these words to its exit code; what it said, on one line where it refused."""
 

@@ -41,9 +41,8 @@ def call_unread(*words):
     """The exit code and standard error of a command nobody reads the output of."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "sla", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
-    )
+    command, rest = [sys.executable, "-m", "sla", *words], {"stderr": subprocess.PIPE, "timeout": 120}
+    done = subprocess.run(command, stdout=writer, text=True, **rest)
     os.close(writer)
     return done.returncode, done.stderr
 
@@ -88,11 +87,6 @@ def commands(command, words=()):
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
-def test_the_commands_of_the_readme_are_there():
-    data = [("data", name) for name in ("list", "info", "get", "check")]
-    assert {(), ("demo",), ("data",), *data} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -144,3 +138,20 @@ def test_a_warning_is_one_line(monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["demo", "--seeds", "2", "--out", str(tmp_path / "page.html")])
     assert capsys.readouterr().err.splitlines() == ["sla: note: class b has one image", "sla: enough"]
+
+
+def test_imports_and_help_are_light():
+    """What answers at once loads no torch, and help not even numpy."""
+    code = (
+        "import sys, sla, sla.backbones, sla.cli, sla.cli.data\n"
+        "try: sla.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL'} & set(sys.modules)\n"
+        "import sla.datasets.find\n"
+        "sla.datasets.find.find('digits')\n"
+        "heavy |= {'torch'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout

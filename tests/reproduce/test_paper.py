@@ -1,41 +1,29 @@
 """The paper as data against its own source: every printed number, every gain, and settings that exist."""
 
 import math
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from made_records import record_of
 from refusals import refused
 from sla.recipes import SCALES
 from sla.reproduce import paper
 from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.paper import experiment, experiments
-from sla.reproduce.records import Record
 from sla.reproduce.render import render
 from sla.tasks.registry import make_config, with_values
 from sla.views import parse_views
 
-SOURCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "paper" / "paper.tex"
+SHARED = Path(os.environ.get("SLA_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+SOURCE = SHARED.parent / "paper" / "paper.tex"
 needs_paper = pytest.mark.skipif(not SOURCE.exists(), reason="needs the paper's source beside the repository")
 
-TABLES = {  # by their order in the source; the two tables of composed transformations have one label
-    "table1": 0,
-    "table2": 1,
-    "table3": 2,
-    "table4": 3,
-    "table5": 4,
-    "table6": 5,
-    "table7": 6,
-    "table8": 7,
-    "table9": 8,
-    "table10": 9,
-    "table11": 10,
-}
+TABLES = {f"table{number}": number - 1 for number in range(1, 12)}  # by their order in the source
 TRANSPOSED = {"table1", "table2", "table3", "table8", "table10"}  # printed with a dataset a line
-
-Cell = tuple[str, str]  # value and spread, and the gain: as printed, with every digit
 
 
 def printed_lines(number):
@@ -220,8 +208,9 @@ def test_a_new_row_needs_one_file(paper_file):
     text = text.replace("    da: {cifar10:", "    smooth: {cifar10: 12.34 -86.6%}\n    da: {cifar10:", 1)
     paper_file.write_text(text, encoding="utf-8")
     found = cells_of("table1", "small", 2, ["smooth"])
+    columns = ("cifar10", "cifar100", "tiny-imagenet")
     assert [(cell.column, cell.seed) for cell in found] == [
-        (column, seed) for column in ("cifar10", "cifar100", "tiny-imagenet") for seed in (0, 1)
+        (name, seed) for name in columns for seed in (0, 1)
     ]
     assert len(jobs_of(found)) == 6
     records = {}
@@ -229,15 +218,7 @@ def test_a_new_row_needs_one_file(paper_file):
         job, mean = cell.job, 60.0 if cell.row == "smooth" else 50.0
         smoothing = job.settings["method.label_smoothing"]
         assert smoothing == (0.1 if cell.row == "smooth" else 0.0)
-        records[job.key] = Record(
-            key=job.key,
-            kind=job.kind,
-            scale=job.scale,
-            label=job.label,
-            seed=job.seed,
-            settings=dict(job.settings),
-            scores={"last": {cell.score: mean + cell.seed}},
-        )
+        records[job.key] = record_of(job, scores={"last": {cell.score: mean + cell.seed}})
     markdown, page = render(records)
     line = "| CIFAR10: Smooth | 12.34 | -86.6% | 60.50 ± 0.71 | 2 | +19.80% | +10.00 (+10.00 to +10.00) |"
     assert line in markdown
