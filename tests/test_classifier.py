@@ -87,9 +87,8 @@ def test_a_sla_model_by_hand(batch):
         torch.testing.assert_close(model.logits(images, "aggregated")[b], torch.stack(own).mean(0))
         probabilities = torch.stack(own).softmax(-1).mean(0).log()
         torch.testing.assert_close(model.logits(images, "aggregated", "probabilities")[b], probabilities)
-        torch.testing.assert_close(
-            model.logits(images, "distilled")[b], plain.weight @ turned[0] + plain.bias
-        )
+        student = plain.weight @ turned[0] + plain.bias
+        torch.testing.assert_close(model.logits(images, "distilled")[b], student)
         marginal = torch.stack([joint(z).softmax(-1).view(5, 4).sum(1) for z in turned]).mean(0).log()
         torch.testing.assert_close(model.logits(images, "aggregated", "marginal")[b], marginal)
 

@@ -11,7 +11,7 @@ from refusals import fails, refused
 from sla.augment.policy import make_policy, read_policy
 from sla.cli import app
 from sla.datasets.load import load
-from sla.errors import InputError, MissingExtraError
+from sla.errors import MissingExtraError
 from sla.policy_search import SearchSettings, _Scorer, search_policy
 from sla.progress import QUIET, Progress
 from sla.sampling.protocols import hold_out
@@ -124,12 +124,6 @@ def test_minutes_are_a_budget(tmp_path):
 )
 def test_settings_that_cannot_be_are_refused(changes, line):
     refused(line, SearchSettings, **{**SETTINGS, **changes})
-
-
-def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
-    config = make_config(TINY | {"augment": "autoaugment, crop(1)"})
-    with pytest.raises(InputError, match="leave out autoaugment: the search itself finds a policy"):
-        search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x")
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,8 @@ def test_step_compiles_to_the_same_losses():
     torch.manual_seed(0)
     model = sla.create("convnet4", 5, sla.SLA(distill=True), width=8)
     batch = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 4])
-    torch.testing.assert_close(
-        dict(torch.compile(model, backend="aot_eager", fullgraph=True)(*batch)), dict(model(*batch))
-    )
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(dict(compiled(*batch)), dict(model(*batch)))
 
 
 def test_lightning_trains_and_names_every_accuracy(digits, tmp_path):

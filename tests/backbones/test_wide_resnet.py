@@ -7,7 +7,7 @@ from torch import nn
 
 from refusals import refused
 from sla.backbones import create_backbone
-from sla.backbones.cost import count_flops, count_parameters
+from sla.backbones.cost import count_parameters
 
 
 def count_by_hand(depth, width, num_classes, bias=0):
@@ -82,12 +82,6 @@ def test_dropout_is_in_training_alone():
     assert not torch.equal(backbone(images), backbone(images))
     backbone.eval()
     assert torch.equal(backbone(images), backbone(images))
-
-
-def test_published_cost():
-    """0.33 G multiply-adds an image of 32 pixels for WRN-40-2, 5.2 G for WRN-28-10."""
-    assert round(count_flops(create_backbone("wrn40_2"), (3, 32, 32)) / 2e9, 2) == 0.33
-    assert round(count_flops(create_backbone("wrn28_10"), (3, 32, 32)) / 2e9, 1) == 5.2
 
 
 @pytest.mark.parametrize("name", ["wrn41_2", "wrn4_1", "wrn10_0", "wrn0_1"])

@@ -39,12 +39,10 @@ def test_only_one_run_by_its_key_and_merged(folder, tmp_path, stopped):
     assert len(lines) == 3
     key = lines[0].split("--only ")[1]
     stopped(0, *words, "--only", key, "--out", tmp_path / "one")
-    assert stopped(0, "reproduce", "merge", tmp_path / "one" / "runs.csv", "--out", folder).startswith(
-        "0 new of 1 rows"
-    )
-    assert stopped(0, "reproduce", "merge", folder / "runs.csv", "--out", tmp_path / "one").startswith(
-        "2 new of 3 rows"
-    )
+    said = stopped(0, "reproduce", "merge", tmp_path / "one" / "runs.csv", "--out", folder)
+    assert said.startswith("0 new of 1 rows")
+    said = stopped(0, "reproduce", "merge", folder / "runs.csv", "--out", tmp_path / "one")
+    assert said.startswith("2 new of 3 rows")
     assert "no job of table8" in stopped(2, *words, "--only", "0" * 16, "--out", tmp_path / "one")
 
 

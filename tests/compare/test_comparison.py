@@ -116,10 +116,9 @@ def test_the_command_prints_a_table_writes_a_page_and_gives_json(runs, tmp_path)
 
 
 def test_other_data_can_be_named(runs, five_a_class):
-    found = compare(
-        [str(runs / "base-0"), str(runs / "sla-0")], data=five_a_class / "test", inference="single"
-    )
-    own = compare([str(runs / "base-0"), str(runs / "sla-0")], inference="single")
+    names = [str(runs / "base-0"), str(runs / "sla-0")]
+    found = compare(names, data=five_a_class / "test", inference="single")
+    own = compare(names, inference="single")
     assert found.differences == own.differences
     assert "images of" in found.what
     assert found.notes == []
@@ -130,9 +129,7 @@ def test_a_run_with_itself_under_two_kinds(finished_run):
     found = compare([f"{small}:single", f"{small}:aggregated", str(small)])
     assert [entry.inference for entry in found.entries] == ["single", "aggregated", "distilled"]
     scores = Run(small).evaluate().scores()
-    assert [one.mean for one in found.accuracies] == pytest.approx(
-        [scores[inference]["top1"] for inference in scores]
-    )
+    assert [one.mean for one in found.accuracies] == pytest.approx([one["top1"] for one in scores.values()])
     assert found.settings == {}
     assert found.groups == []
 

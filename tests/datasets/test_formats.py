@@ -355,16 +355,6 @@ def test_tiny_imagenet(tmp_path):
     refused(r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'", read, "tiny-imagenet", tmp_path)
 
 
-def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path):
-    for number, name in enumerate(WNIDS):
-        picture(tmp_path / "train" / name / "a.JPEG", number)
-        picture(tmp_path / "val" / name / "b.JPEG", number)
-    parts = read("tiny-imagenet", tmp_path)
-    assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0, 1, 2]
-    picture(tmp_path / "train" / "cats" / "a.JPEG", 0)
-    refused("class folder 'cats' is not of this dataset", read, "tiny-imagenet", tmp_path)
-
-
 @pytest.mark.parametrize("labels", ["folders", "solution", "annotations", "devkit", "none"])
 def test_imagenet(tmp_path, labels):
     folder = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"

@@ -71,9 +71,8 @@ def test_nothing_in_a_pickle_runs(tmp_path, function, name, protocol):
         "check_call": (["touch", str(marker)],),
         "open": (str(marker), "w"),
     }[name]
-    evil = written(
-        tmp_path / "data_batch_1", {"data": np.zeros(3), "labels": Runs(function, *arguments)}, protocol
-    )
+    held = {"data": np.zeros(3), "labels": Runs(function, *arguments)}
+    evil = written(tmp_path / "data_batch_1", held, protocol)
     refused(rf"data_batch_1: the pickle refers to '\w+\.{name}', which is refused", load_pickle, evil)
     assert not marker.exists()
     pickle.loads(evil.read_bytes())  # the same file does run for the plain unpickler

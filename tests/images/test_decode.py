@@ -103,9 +103,8 @@ def test_big_endian_sixteen_bit_tiff(tmp_path):
     fields |= {273: (4, 200), 278: (3, 2), 279: (4, 8)}
     data = b"MM\0*" + struct.pack(">IH", 8, len(fields))
     for tag, (kind, value) in fields.items():
-        data += struct.pack(">HHI", tag, kind, 1) + struct.pack(
-            *((">HH", value, 0) if kind == 3 else (">I", value))
-        )
+        held = struct.pack(">HH", value, 0) if kind == 3 else struct.pack(">I", value)
+        data += struct.pack(">HHI", tag, kind, 1) + held
     path = tmp_path / "a.tif"
     path.write_bytes((data + b"\0" * 4).ljust(200, b"\0") + values.astype(">u2").tobytes())
     assert (read(path)[:, :, 0] == np.round(values / 65535 * 255)).all()

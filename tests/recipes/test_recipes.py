@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from refusals import refused
-from sla.datasets.catalogue import CATALOGUE
 from sla.recipes import SCALES
 from sla.recipes.load import _entries, all_recipes, recipe_settings
 from sla.reproduce.costs import flop_of
@@ -65,13 +64,6 @@ def test_recipes_are_those_of_the_paper_and_every_family_is_used():
     assert set(recipes) == used
     extended = {name for entry in (*families.values(), *recipes.values()) for name in entry.extends}
     assert extended == set(families)
-
-
-@pytest.mark.parametrize("name", [name for name in TRAINED if all_recipes()[name].kind == "fewshot"])
-def test_few_shot_images_are_normalised_as_the_catalogue_says(name):
-    settings = recipe_settings(name)
-    entry = CATALOGUE[settings["data.source"]]
-    assert (tuple(settings["model.mean"]), tuple(settings["model.std"])) == (entry.mean, entry.std)
 
 
 def test_later_layers_win_and_the_scale_wins_over_all():

@@ -64,40 +64,17 @@ def falls(first, second, last, top=0.1, by=0.1):
 CIFAR = Facts(10, 64, 464_154, 68.9, falls(40_000, 60_000, 79_999), 80_000)
 BIRDS = Facts(200, 512, 11_176_512 + 200 * 513, 1813.6, falls(15_000, 22_500, 29_999), 30_000, batch=32)
 BIRDS = replace(BIRDS, size=224, mean_std=IMAGENET, augment=LARGE_CROP, hold_out=0.0)
-LARGE = replace(
-    BIRDS, classes=1000, features=2048, parameters=25_557_032, mega_multiply_adds=4087.1, batch=128
-)
-# Convolutions with biases: 16, then 13 of each width (two in each of six blocks, one shortcut).
-WIDE = Facts(
-    classes=10,
-    features=128,
-    parameters=2_243_546 + 16 + 13 * (32 + 64 + 128),
-    mega_multiply_adds=327.4,
-    # 200 epochs of 390.625 steps. The cosine has a period of 200 epochs and begins after 5 of warm-up.
-    rates={1954: 0.1, 41_016: 0.05, 78_124: 0.1 * (1 + math.cos(math.pi * 195 / 200)) / 2},
-    iterations=78_125,
-    mean_std=WRN,
-    weight_decay=2e-4,
-    decay_norms=False,
-    nesterov=True,
-    clip=5.0,
-    hold_out=0.0,
-    sampling="epochs",
-)
-DEEP = Facts(
-    classes=10,
-    features=1024,
-    parameters=26_750_000,  # as published, to two digits of a million
-    mega_multiply_adds=0,  # not published; counted by hand below
-    # 300 epochs of 781.25 steps; the rate falls at 150 and 225.
-    rates=falls(117_188, 175_782, 234_374, top=0.25),
-    iterations=234_375,
-    batch=64,
-    mean_std=PYRAMID,
-    nesterov=True,
-    hold_out=0.0,
-    sampling="epochs",
-)
+LARGE = replace(BIRDS, classes=1000, features=2048, parameters=25_557_032, batch=128)
+LARGE = replace(LARGE, mega_multiply_adds=4087.1)
+# Convolutions with biases: 16, then 13 of each width (two in each of six blocks, one shortcut). 200 epochs of
+# 390.625 steps; the cosine has a period of 200 epochs and begins after 5 of warm-up.
+LATE = {1954: 0.1, 41_016: 0.05, 78_124: 0.1 * (1 + math.cos(math.pi * 195 / 200)) / 2}
+WIDE = Facts(10, 128, 2_243_546 + 16 + 13 * (32 + 64 + 128), 327.4, LATE, 78_125, mean_std=WRN, hold_out=0.0)
+WIDE = replace(WIDE, weight_decay=2e-4, decay_norms=False, nesterov=True, clip=5.0, sampling="epochs")
+# As published, to two digits of a million; the operations are counted by hand below. 300 epochs of 781.25
+# steps; the rate falls at 150 and 225.
+DEEP = Facts(10, 1024, 26_750_000, 0, falls(117_188, 175_782, 234_374, top=0.25), 234_375, batch=64)
+DEEP = replace(DEEP, mean_std=PYRAMID, nesterov=True, hold_out=0.0, sampling="epochs")
 POLICY = ("policy", "crop", "flip", "normalize", "cutout")
 
 

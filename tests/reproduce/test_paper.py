@@ -155,20 +155,6 @@ def rows_and_columns(name):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_rows_hang_together(name):
-    table = experiment(name)
-    for key, row, column, _ in rows_and_columns(name):
-        assert row.against is None or row.against in table.rows, key
-        assert column in table.columns
-        if row.kind in ("train", "ensemble"):
-            views = {"single": ("baseline", "da", "mt", "sla"), "distilled": ("sla+sd",)}
-            views["aggregated"] = ("da", "sla")
-            assert row.set["method.name"] in views[row.score], key
-    for row, found in table.printed.items():
-        assert set(found) == set(table.rows[row].columns or table.columns) or name == "toy"
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_views_of_a_row_are_as_many_as_its_label_says(name):
     for _, row, _, _ in rows_and_columns(name):
         if said := re.search(r"M=(\d+)", row.label):

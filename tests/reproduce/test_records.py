@@ -10,7 +10,7 @@ import pytest
 from made_records import record_of
 from refusals import refused
 from sla.reproduce.jobs import Job
-from sla.reproduce.records import Record, add_records, read_records
+from sla.reproduce.records import add_records, read_records
 from sla.reproduce.work import folder_of, read_finished
 
 
@@ -109,14 +109,6 @@ def test_an_older_table_is_read_and_rewritten_without_loss(tmp_path):
     assert sum(bool(record.scores) for record in new.values()) >= 42
     assert add_records(table, []) == 0
     assert table.read_bytes() == COMMITTED.read_bytes()
-
-
-def test_an_older_row_by_hand():
-    values = made().model_dump() | {"last_single": 50.5, "best_distilled": 49.25, "last_aggregated": None}
-    del values["scores"]
-    record = Record(**values)
-    assert record.scores == {"last": {"single": 50.5}, "best": {"distilled": 49.25}}
-    assert (record.score("single"), record.score("distilled")) == (50.5, None)
 
 
 def test_an_older_record_in_a_folder_is_read(tmp_path):

@@ -196,11 +196,8 @@ def _wait_for(checkpoints, process):
     """The step of the first checkpoint that appears."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        found = (
-            [int(p.name.split("-")[1]) for p in checkpoints.glob("last-*")] if checkpoints.exists() else []
-        )
-        if found:
-            return max(found)
+        if checkpoints.exists() and (found := list(checkpoints.glob("last-*"))):
+            return max(int(path.name.split("-")[1]) for path in found)
         time.sleep(0.01)
     pytest.fail("no checkpoint appeared")
 
