@@ -136,7 +136,6 @@ def test_mixing_as_text():
         ("mixup(-1)", "alpha must be from 0.001 to 1000, not -1"),
         ("mixup(1, 2)", "probability of mixing must be from 0 to 1, not 2"),
         ("mixup(1, 1, 1)", "takes up to two numbers and then perhaps the word each"),
-        ("mixup(all)", "takes up to two numbers and then perhaps the word each"),
         ("mixup(each, 1)", "takes up to two numbers and then perhaps the word each"),
         ("cutmix(nan)", "takes up to two numbers and then perhaps the word each"),
         ("cutmix(1, 1, 1, 1)", "cutmix takes up to 3 arguments"),

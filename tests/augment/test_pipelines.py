@@ -59,7 +59,6 @@ def test_evaluation_without_crops_is_the_whole_image():
     ("text", "line"),
     [
         ("crop(nan)", "only numbers are allowed in brackets"),
-        ("jitter(inf)", "only numbers are allowed in brackets"),
         ("crop(2.5)", "padding is a whole number of pixels, not 2.5"),
         ("crop(-1)", "padding must be from 0 to"),
         ("flip(7)", "probability of a flip must be from 0 to 1, not 7.0"),

@@ -42,16 +42,9 @@ def class_folders(root, splits, size=8):
 
 @pytest.mark.parametrize(
     ("name", "below"),
-    [
-        ("mnist", "."),
-        ("mnist", "mnist"),
-        ("mnist", "MNIST/raw"),
-        ("fashion-mnist", "FashionMNIST/raw"),
-        ("cifar10", "."),
-        ("cifar10", "cifar-10-batches-bin"),
-        ("cifar10", "cifar10/cifar-10-batches-bin"),
-        ("cifar10", "cifar-10-batches-py"),
-    ],
+    [("mnist", "."), ("mnist", "mnist"), ("mnist", "MNIST/raw"), ("fashion-mnist", "FashionMNIST/raw")]
+    + [("cifar10", f"{place}cifar-10-batches-{kind}") for place in ("", "cifar10/") for kind in ("bin", "py")]
+    + [("cifar10", ".")],
 )
 def test_arrays_are_found_where_they_lie(tmp_path, whole, name, below):
     if "mnist" in name:
