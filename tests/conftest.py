@@ -51,6 +51,31 @@ def messages():
     return Messages()
 
 
+@pytest.fixture
+def data_folder(tmp_path_factory, monkeypatch):
+    """An empty data folder for this test."""
+    folder = tmp_path_factory.mktemp("sla")
+    monkeypatch.setenv("SLA_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def stopped(capsys):
+    """Runs `sla` with these words to its exit code; what it said, on one line where it refused."""
+
+    def run(code, *words):
+        from sla.cli import main
+
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        told = capsys.readouterr()
+        assert ended.value.code == code, told.out + told.err
+        assert code != 2 or "\n" not in told.err.strip()
+        return told.err.strip() if code == 2 else told.out + told.err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def stop_at():
     return StopAt
@@ -92,7 +117,7 @@ def baseline_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """The folder of packed real datasets beside the repository, or where SLA_SHARED_DATA says."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("SLA_SHARED_DATA", beside))

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import urllib.request
 import zipfile
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sla
+from made_data import digit_files
+from refusals import fails, refused
 from sla.backbones import list_backbones
 from sla.backbones.cost import count_flops
 from sla.cli import app
@@ -35,7 +39,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `export
 pytest.importorskip("onnxscript", reason="needs the extra `export`")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-BIRDS = REPOSITORY / ".." / "shared" / "data" / "cub200_2011_s96.zip"
+SHARED = Path(os.environ.get("SLA_SHARED_DATA", REPOSITORY / ".." / "shared" / "data"))
+BIRDS = SHARED / "cub200_2011_s96.zip"
 EXAMPLE = REPOSITORY / "examples" / "serve_onnx.py"
 NAMES = ("<script>alert(1)</script>", "größer als 9: 犬\n", "2")
 FEW = {"run__iterations": 2, "run__batch_size": 8, "run__compile": False, "data__workers": 0}
@@ -112,20 +117,16 @@ def pictures(tmp_path_factory):
             names = [name for name in archive.namelist() if name.endswith(".webp")]
             classes = sorted({Path(name).parent.name for name in names})
             for number, place in enumerate((0, 60, 120)):
+                (folder / str(number)).mkdir()
                 some = [n for n in names if Path(n).parent.name in classes[place : place + 3]][:67]
-                assert len(some) == 67
                 for name in some:
-                    file = folder / str(number) / Path(name).name
-                    file.parent.mkdir(exist_ok=True)
-                    file.write_bytes(archive.read(name))
+                    (folder / str(number) / Path(name).name).write_bytes(archive.read(name))
         return folder
     digits = load("digits").train
     for number in range(3):
-        for place in np.flatnonzero(digits.targets == number)[:67]:
-            file = folder / str(number) / f"{place}.png"
-            file.parent.mkdir(exist_ok=True)
-            grey = Image.fromarray(digits.read([place]).images[0, 0].numpy())
-            grey.convert("RGB").resize((80 + place % 40, 96)).save(file)
+        digit_files(digits, np.flatnonzero(digits.targets == number)[:67], folder)
+    for place, file in enumerate(folder.rglob("*.png")):
+        Image.open(file).convert("RGB").resize((80 + place % 40, 96)).save(file)
     return folder
 
 
@@ -133,11 +134,8 @@ def pictures(tmp_path_factory):
 def photographs(pictures, tmp_path_factory):
     """A run on the pictures, seen as photographs are: cropped in their own proportions."""
     settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "resized(0.35), flip"}
-    run = sla.fit(
-        str(pictures),
-        tmp_path_factory.mktemp("runs") / "photographs",
-        **{**TINY, **settings, "data__hold_out": 0.5, "method__views": "rot4*rgb3"},
-    )
+    settings["data__hold_out"] = 0.5
+    run = sla.fit(str(pictures), tmp_path_factory.mktemp("runs") / "photographs", **TINY, **settings)
     return sharpened(run, run.unseen()[0])
 
 
@@ -209,10 +207,7 @@ def test_with_the_preprocessing_inside_it_takes_pictures_as_they_are(photographs
 def test_exported_as_aggregated_it_gives_the_labels_of_predict(digits, typed, tmp_path):
     out, told = typed
     test = load("digits").test
-    for place in range(100):
-        pixels = test.read([place]).images[0, 0].numpy()
-        (tmp_path / "some").mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(tmp_path / "some" / f"{place:03}.png")
+    digit_files(test, range(100), tmp_path / "some", "{place:03}.png")
     difference = re.search(r"is (\S+), on 64 test images", told)
     assert float(difference[1]) < 1e-4
     assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
@@ -236,19 +231,15 @@ def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
     assert not inference["in_graph"]
     assert (inference["channels"], inference["squeeze"]["size"], inference["resolution"]) == ("grey", 8, 8)
     assert inference["crop"] == {"rule": "center_window"}
-    assert (inference["mean"], inference["std"]) == (
-        list(digits.config.model.mean),
-        list(digits.config.model.std),
-    )
+    model = digits.config.model
+    assert (inference["mean"], inference["std"]) == (list(model.mean), list(model.std))
     assert len(inference["steps"]) == 5
     # Nothing of this machine is in the file.
     content = plain.read_bytes()
     assert str(REPOSITORY).encode() not in content
     assert b"site-packages" not in content
     # The same preprocessing, done by a stranger from the metadata alone.
-    spec = util.spec_from_file_location("serve_onnx", EXAMPLE)
-    serve = util.module_from_spec(spec)
-    spec.loader.exec_module(serve)
+    serve = SimpleNamespace(**runpy.run_path(str(EXAMPLE)))
     from sla.export import describe
 
     inference = json.loads(describe(photographs, "single", False)["preprocessing"])
@@ -291,7 +282,7 @@ def test_a_run_whose_data_is_gone_is_checked_on_noise(pictures, tmp_path):
     splits = Splits("mine", data.train, None, None, data.mean, data.std)
     run = Run(sla.fit(splits, tmp_path / "run", **TINY).folder)  # opened again: nothing is in memory
     with pytest.warns(SLAWarning, match="so noise"):
-        found = run.export(tmp_path / "model.onnx")
+        found = run.export(tmp_path / "model.onnx", "single")
     assert found.what == "noise images"
     assert found.difference < 1e-4
 
@@ -300,8 +291,7 @@ def test_four_channels_are_exported_without_the_preprocessing_of_pictures(tmp_pa
     pixels = torch.randint(0, 256, (40, 4, 8, 8), dtype=torch.uint8)
     data = Dataset(ArrayImages(pixels), np.arange(40) % 2, ("a", "b"))
     run = sla.fit(Splits("mine", data), tmp_path / "run", **TINY)
-    with pytest.raises(InputError, match="a model of 4 channels"):
-        run.export(tmp_path / "model.onnx", preprocessing=True)
+    refused("a model of 4 channels", run.export, tmp_path / "model.onnx", preprocessing=True)
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -320,14 +310,12 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
         assert told in str(done.exception)
         assert "\n" not in str(done.exception)
     assert not out.exists()
-    with pytest.raises(InputError, match="a folder"):
-        digits.export(tmp_path)
+    refused("a folder", digits.export, tmp_path)
     # A file that answers otherwise than the run takes nobody's place.
     monkeypatch.setattr("sla.export._convert", lambda *given: plain.read_bytes())
     out.parent.mkdir(exist_ok=True)
     out.write_bytes(b"before")
-    with pytest.raises(SLAError, match="not written"):
-        digits.export(out, "aggregated")
+    fails(SLAError, "not written", digits.export, out, "aggregated")
     assert out.read_bytes() == b"before"
     assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
 
@@ -427,11 +415,8 @@ def test_timm_models_are_exported_too(pictures, tmp_path):
     if util.find_spec("timm") is None:
         pytest.skip("needs the extra `timm`")
     settings = {"model__backbone": "timm:convnext_atto", "data__stored_size": 64, "model__resolution": 64}
-    run = sla.fit(
-        str(pictures),
-        tmp_path / "run",
-        **{**FEW, **settings, "model__weights": "none", "data__hold_out": 0.5},
-    )
+    settings |= {"model__weights": "none", "data__hold_out": 0.5}
+    run = sla.fit(str(pictures), tmp_path / "run", **FEW, **settings)
     dataset, _ = run.unseen()
     agrees(sharpened(run, dataset), "aggregated", tmp_path / "model.onnx", dataset)
 

@@ -32,6 +32,7 @@ def test_citation_names_the_paper():
 
 
 def test_public_names_load_and_are_documented():
+    assert set(sla.__all__) <= set(dir(sla))
     for name in sla.__all__:
         value = getattr(sla, name)
         assert name == "__version__" or value.__doc__, name
@@ -39,7 +40,7 @@ def test_public_names_load_and_are_documented():
         _ = sla.nothing_of_this_name
 
 
-def run(*command: object, cwd: Path) -> str:
+def run(*command, cwd):
     result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -52,19 +53,17 @@ def test_wheel_runs_the_demo_and_trains_in_an_empty_environment(tmp_path):
     run(sys.executable, "-m", "pip", "wheel", REPOSITORY, "--no-deps", "-w", tmp_path, cwd=tmp_path)
     (wheel,) = tmp_path.glob("sla_torch-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    there = {
-        path for path in (REPOSITORY / "src").rglob("*") if path.is_file() and "__pycache__" not in str(path)
-    }
-    assert {path.relative_to(REPOSITORY / "src").as_posix() for path in there} <= held
+    source = REPOSITORY / "src"
+    there = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    assert {name for name in there if "__pycache__" not in name} <= held
     assert {"sla/py.typed", "sla/datasets/digits.npz", "sla/datasets/class_lists.json"} <= held
 
     home = tmp_path / "empty"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
     run(python, "-m", "pip", "install", "--no-deps", "--no-index", wheel, cwd=tmp_path)
-    site = Path(
-        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
-    )
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(run(python, "-c", code, cwd=tmp_path).strip())
     # A path file adds the folder of dependencies but does not read the path files in it: no editable sla.
     (site / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     where = run(python, "-c", "import sla; print(sla.__file__)", cwd=tmp_path).strip()

@@ -7,10 +7,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from refusals import fails, refused
 from sla.augment.policy import make_policy, read_policy
 from sla.cli import app
 from sla.datasets.load import load
-from sla.errors import InputError, MissingExtraError
+from sla.errors import MissingExtraError
 from sla.policy_search import SearchSettings, _Scorer, search_policy
 from sla.progress import QUIET, Progress
 from sla.sampling.protocols import hold_out
@@ -89,8 +90,7 @@ def test_a_stopped_search_continues_to_the_same_policy(found, tmp_path, messages
 
 def test_another_search_does_not_mix_into_a_folder(found):
     _, folder = found
-    with pytest.raises(InputError, match="a search with other settings"):
-        search(folder, seed=1)
+    refused("a search with other settings", search, folder, seed=1)
 
 
 def test_harmless_policies_score_better_than_harmful_ones(found):
@@ -123,14 +123,7 @@ def test_minutes_are_a_budget(tmp_path):
     [({"folds": 0}, "folds must be at least 1"), ({"minutes": 0.0}, "minutes must be above 0")],
 )
 def test_settings_that_cannot_be_are_refused(changes, line):
-    with pytest.raises(InputError, match=line):
-        SearchSettings(**{**SETTINGS, **changes})
-
-
-def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
-    config = make_config(TINY | {"augment": "autoaugment, crop(1)"})
-    with pytest.raises(InputError, match="leave out autoaugment: the search itself finds a policy"):
-        search_policy(config, SearchSettings(**SETTINGS), tmp_path / "work", "x")
+    refused(line, SearchSettings, **{**SETTINGS, **changes})
 
 
 @pytest.mark.parametrize(
@@ -144,15 +137,13 @@ def test_a_policy_is_not_searched_for_on_top_of_another(tmp_path):
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=line):
-        CliRunner().invoke(app, ["augment", "search", *words], catch_exceptions=False)
+    refused(line, CliRunner().invoke, app, ["augment", "search", *words], catch_exceptions=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_optuna_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'sla-torch\[search\]'"):
-        search(tmp_path / "work")
+    fails(MissingExtraError, r"pip install 'sla-torch\[search\]'", search, tmp_path / "work")
 
 
 def test_the_command_writes_a_file_that_training_takes(tmp_path, monkeypatch):

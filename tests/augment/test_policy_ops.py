@@ -5,20 +5,12 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
+from made_images import as_picture, as_tensor
+from refusals import refused
 from sla.augment import policy_ops
 from sla.augment.policy_ops import GREY, NOTHING, NUMBER, OPERATIONS, affine, apply_operations
-from sla.errors import InputError
 
 AFFINE = Image.Transform.AFFINE
-
-
-def as_picture(image):
-    return Image.fromarray(image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy())
-
-
-def as_tensor(picture):
-    pixels = np.array(picture)
-    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
 
 
 def pictures(channels=3):
@@ -168,5 +160,4 @@ def test_an_affine_transform_is_pillows_for_any_matrix():
 
 
 def test_floats_are_refused(operate):
-    with pytest.raises(InputError, match=r"must be uint8, .* not torch\.float32"):
-        operate(torch.rand(2, 3, 8, 8), "invert")
+    refused(r"must be uint8, .* not torch\.float32", operate, torch.rand(2, 3, 8, 8), "invert")

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from refusals import refused
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_parameters
-from sla.errors import InputError
 
 
 def test_published_count():
@@ -50,5 +50,4 @@ def test_pools_only_while_there_is_something_to_pool(size, map_size):
 
 @pytest.mark.parametrize("width", [0, 2.5, "64"])
 def test_width_must_be_a_whole_number(width):
-    with pytest.raises(InputError, match="width"):
-        create_backbone("convnet4", width=width)
+    refused("width", create_backbone, "convnet4", width=width)

@@ -1,6 +1,5 @@
 """Costs against counts by hand and published ones."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -18,16 +17,6 @@ def test_resnet32_by_hand():
     flops = count_flops(create_backbone("resnet32"), (3, 32, 32))
     assert flops == 2 * multiply_adds
     assert round(flops / 2e6, 1) == 68.9
-
-
-@pytest.mark.parametrize(
-    ("name", "giga_multiply_adds"),
-    [("resnet18", 1.814), ("resnet34", 3.664), ("resnet50", 4.089)],
-)
-def test_published_cost_at_224(name, giga_multiply_adds):
-    backbone = create_backbone(name)
-    model = nn.Sequential(backbone, nn.Linear(backbone.num_features, 1000))
-    assert round(count_flops(model, (3, 224, 224)) / 2e9, 3) == giga_multiply_adds
 
 
 def test_one_pixel_in_training_mode_counts():

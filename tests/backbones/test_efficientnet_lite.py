@@ -3,7 +3,6 @@
 import io
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from sla.backbones import create_backbone, find_weights
 from sla.backbones.efficientnet_lite import EXPECTED, SameConv2d, pretrained_state
 from sla.errors import InputError, MissingExtraError
 
-CUB = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 IMAGENET_BIRDS = [*range(7, 25), *range(80, 101), *range(127, 147)]
 
 
@@ -57,20 +55,12 @@ def test_features_of_timm(size):
     ours = create_backbone("efficientnet_lite0")
     ours.train()(torch.randn(8, 3, 64, 64))  # running statistics that are not those of the start
     keys = theirs.state_dict().keys()
-    theirs.load_state_dict(
-        dict(zip(keys, ours.state_dict().values(), strict=True))
-    )  # same order, other names
+    theirs.load_state_dict(dict(zip(keys, ours.state_dict().values(), strict=True)))  # in the same order
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
         expected = theirs.eval()(images)
         torch.testing.assert_close(ours.eval()(images), expected, rtol=1e-4, atol=1e-5)
     assert expected.std() > 0.01
-
-
-def test_signal_keeps_its_size_at_the_start():
-    torch.manual_seed(0)
-    features = create_backbone("efficientnet_lite0").train()(torch.randn(8, 3, 64, 64))
-    assert features.mean() > 0.1
 
 
 def test_depthwise_filters_start_at_full_size():
@@ -89,25 +79,23 @@ def test_pretrained_tensors_are_the_published_ones():
     assert all(torch.equal(state[key], published[key]) for key in state)
 
 
-def test_pretrained_weights_see_birds():
+def test_pretrained_weights_see_birds(shared_data):
     need_weights()
-    if not CUB.exists():
-        pytest.skip("needs the CUB-200-2011 pictures beside the repository")
     backbone, head = create_backbone("efficientnet_lite0", pretrained=True).eval(), nn.Linear(1280, 1000)
     head.load_state_dict({key: pretrained_state()[f"_fc.{key}"] for key in ("weight", "bias")})
     expected = find_weights("efficientnet_lite0").input
     size = (expected.resolution,) * 2
-    with zipfile.ZipFile(CUB) as archive:
+    with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith(".webp"))
         pictures = []
-        for name in names[:: len(names) // 100][:100]:
+        for name in names[:: len(names) // 40][:40]:
             picture = Image.open(io.BytesIO(archive.read(name))).convert("RGB")
             pictures.append(np.asarray(picture.resize(size, Image.Resampling.BICUBIC)))
     images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in expected[:2])
     with torch.no_grad():
-        first = torch.cat([head(backbone((part - mean) / std)).argmax(1) for part in images.split(25)])
-    assert torch.isin(first, torch.tensor(IMAGENET_BIRDS)).sum() >= 80  # 59 of 1000 classes are birds
+        first = torch.cat([head(backbone((part - mean) / std)).argmax(1) for part in images.split(20)])
+    assert torch.isin(first, torch.tensor(IMAGENET_BIRDS)).sum() >= 32  # 59 of 1000 classes are birds
 
 
 def test_preprocessing_is_the_published_one():
@@ -115,9 +103,6 @@ def test_preprocessing_is_the_published_one():
     ours = (pixels / 255 - EXPECTED.mean[0]) / EXPECTED.std[0]
     np.testing.assert_allclose(ours, (pixels - 127) / 128, atol=1e-12)
     assert EXPECTED.resolution == 224
-
-
-def test_weights_are_described_without_building_anything():
     assert find_weights("efficientnet_lite0").input == EXPECTED
     assert find_weights("resnet18") is None
 

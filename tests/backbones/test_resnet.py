@@ -18,11 +18,6 @@ def torchvision_models():
         pytest.skip(str(error))
 
 
-def with_classes(name: str, num_classes: int) -> nn.Module:
-    backbone = create_backbone(name)
-    return nn.Sequential(backbone, nn.Linear(backbone.num_features, num_classes))
-
-
 @pytest.mark.parametrize("depth", [8, 20, 32, 44, 56, 110])
 def test_cifar_counts_by_hand(depth):
     convolutions = 3 * 16 * 9  # the stem
@@ -34,13 +29,6 @@ def test_cifar_counts_by_hand(depth):
             norms += width
             channels = width
     assert count_parameters(create_backbone(f"resnet{depth}")) == convolutions + 2 * norms
-
-
-def test_published_counts():
-    assert count_parameters(with_classes("resnet32", 10)) == 464_154
-    assert count_parameters(with_classes("resnet18", 1000)) == 11_689_512
-    assert count_parameters(with_classes("resnet34", 1000)) == 21_797_672
-    assert count_parameters(with_classes("resnet50", 1000)) == 25_557_032
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 5), (1, 6)])
@@ -115,38 +103,15 @@ def test_features_of_torchvision(name):
         torch.testing.assert_close(ours.eval()(images), theirs.eval()(images), rtol=1e-5, atol=1e-5)
 
 
-def test_one_graph_for_the_compiler():
-    backbone = create_backbone("resnet8").eval()
-    traced = torch.compile(backbone, backend="aot_eager", fullgraph=True)
-    images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        torch.testing.assert_close(traced(images), backbone(images))
-
-
 @pytest.mark.slow
 def test_compiled_output_and_gradients():
     torch.manual_seed(0)
     backbone = create_backbone("resnet8")
     images = torch.randn(4, 3, 32, 32)
     outcomes = []
-    for module in (backbone, torch.compile(backbone)):
+    for module in (backbone, torch.compile(backbone, fullgraph=True)):
         backbone.zero_grad()
         features = module(images)
         features.square().sum().backward()
         outcomes.append((features.detach(), backbone.conv1.weight.grad.clone()))
     torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_onnx_of_a_padded_shortcut(tmp_path):
-    pytest.importorskip("onnxscript", reason="needs the extra `export`")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra `export`")
-    backbone = create_backbone("resnet8").eval()
-    file = str(tmp_path / "resnet8.onnx")
-    batch = {"input": {0: torch.export.Dim("batch")}}
-    torch.onnx.export(backbone, (torch.randn(2, 3, 33, 32),), file, dynamo=True, dynamic_shapes=batch)
-    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    images = torch.randn(5, 3, 33, 32)
-    (features,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    with torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(features), backbone(images), rtol=1e-4, atol=1e-5)

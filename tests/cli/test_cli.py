@@ -13,7 +13,7 @@ from sla.cli import app, main
 from sla.errors import InputError, SLAError, SLAWarning
 
 
-def call(*words: str) -> subprocess.CompletedProcess:
+def call(*words):
     return subprocess.run([sys.executable, "-m", "sla", *words], capture_output=True, text=True, timeout=120)
 
 
@@ -37,13 +37,12 @@ def test_a_page_that_cannot_be_written_is_refused_before_training(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def call_unread(*words: str) -> tuple[int, str]:
+def call_unread(*words):
     """The exit code and standard error of a command nobody reads the output of."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "sla", *words], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120
-    )
+    command, rest = [sys.executable, "-m", "sla", *words], {"stderr": subprocess.PIPE, "timeout": 120}
+    done = subprocess.run(command, stdout=writer, text=True, **rest)
     os.close(writer)
     return done.returncode, done.stderr
 
@@ -88,11 +87,6 @@ def commands(command, words=()):
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
-def test_the_commands_of_the_readme_are_there():
-    data = [("data", name) for name in ("list", "info", "get", "check")]
-    assert {(), ("demo",), ("data",), *data} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -151,3 +145,20 @@ def test_the_help_of_train_names_every_method():
     from sla.methods import METHODS as REGISTERED
 
     assert f"{', '.join(REGISTERED)}, or package.module:Class" == METHODS
+
+
+def test_imports_and_help_are_light():
+    """What answers at once loads no torch, and help not even numpy."""
+    code = (
+        "import sys, sla, sla.backbones, sla.cli, sla.cli.data\n"
+        "try: sla.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL'} & set(sys.modules)\n"
+        "import sla.datasets.find\n"
+        "sla.datasets.find.find('digits')\n"
+        "heavy |= {'torch'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "demo" in done.stdout

@@ -5,30 +5,27 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from sla.augment.pipelines import eval_pipeline
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.compare.ensemble import evaluate_ensemble
 from sla.datasets.load import load
-from sla.errors import InputError, SLAWarning
+from sla.errors import SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.sampling.draws import Draws
 from sla.session import fit
 from sla.tasks.classifier.run import Run
 
-SETTINGS = {
-    "model__backbone": "convnet4",
-    "model__options": {"in_channels": 1, "width": 8},
-    "method__name": "sla",
-    "run__iterations": 5,
-    "run__batch_size": 16,
-    "run__compile": False,
-}
+
+@pytest.fixture(scope="module")
+def settings(tiny_settings):
+    return tiny_settings | {"method__name": "sla", "run__iterations": 5, "run__batch_size": 16}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(settings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return [fit("digits", folder / str(seed), run__seed=seed, **SETTINGS) for seed in range(3)]
+    return [fit("digits", folder / str(seed), run__seed=seed, **settings) for seed in range(3)]
 
 
 def test_an_ensemble_is_the_mean_of_its_members_logits(runs):
@@ -55,24 +52,21 @@ def test_members_whose_classes_come_in_another_order_are_put_in_order(runs, tmp_
 
 
 def test_what_makes_no_ensemble_is_refused(runs):
-    with pytest.raises(InputError, match="at least two"):
-        evaluate_ensemble(runs[:1])
-    with pytest.raises(InputError, match="no distilled inference"):
-        evaluate_ensemble(runs, inference="distilled")
+    refused("at least two", evaluate_ensemble, runs[:1])
+    refused("no distilled inference", evaluate_ensemble, runs, inference="distilled")
     other = Run(runs[1].folder)
     other.model.class_names = [f"class {number}" for number in range(10)]
-    with pytest.raises(InputError, match="different label sets"):
-        evaluate_ensemble([runs[0], other])
+    refused("different label sets", evaluate_ensemble, [runs[0], other])
 
 
-def test_members_are_judged_on_images_that_none_of_them_has_seen(tmp_path):
+def test_members_are_judged_on_images_that_none_of_them_has_seen(settings, tmp_path):
     """Two runs hold out different shares of data without a test split: only what both held out counts."""
     digits = load("digits").train
     names = [f"{number:04d}" for number in range(len(digits))]
     pixels = digits.read(range(len(digits))).images
     splits = Splits("own", Dataset(ArrayImages(pixels, names=names), digits.targets, digits.classes))
     runs = [
-        fit(splits, tmp_path / str(share), data__hold_out=share, data__hold_out_seed=seed, **SETTINGS)
+        fit(splits, tmp_path / str(share), data__hold_out=share, data__hold_out_seed=seed, **settings)
         for share, seed in ((0.3, 0), (0.2, 1))
     ]
     held = [{val.name(i) for i in range(len(val))} for val in (run.unseen()[0] for run in runs)]
@@ -100,16 +94,11 @@ def test_ten_crops_of_a_photograph_are_pillows():
     image = torch.from_numpy(np.array(wide)).permute(2, 0, 1)[None].contiguous()
     pipelines = ten_crop_pipelines(eval_pipeline("resized(0.3), flip", size, (0.0,) * 3, (1.0,) * 3), size)
     aspect = torch.tensor([2.0])
-    for pipeline, (down, across) in zip(
-        pipelines, [(0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5)], strict=False
-    ):
-        high, width = 64 * 7 / 8, 64 * 7 / 16  # the square is half as wide in the squeezed image
-        box = (
-            across * (64 - width),
-            down * (64 - high),
-            across * (64 - width) + width,
-            down * (64 - high) + high,
-        )
+    places = [(0, 0), (0, 1), (1, 0), (1, 1), (0.5, 0.5)]
+    high, width = 64 * 7 / 8, 64 * 7 / 16  # the square is half as wide in the squeezed image
+    for pipeline, (down, across) in zip(pipelines, places, strict=False):
+        left, top = across * (64 - width), down * (64 - high)
+        box = (left, top, left + width, top + high)
         expected = np.array(wide.resize((size, size), Image.Resampling.BILINEAR, box)).astype(float)
         found = (pipeline(image, Draws(0, 0, 1), aspect)[0] * 255).permute(1, 2, 0).numpy()
         assert np.abs(found - expected).max() <= 1.01

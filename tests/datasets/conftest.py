@@ -1,11 +1,6 @@
-from pathlib import Path
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def data_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty data folder for each test."""
-    folder = tmp_path_factory.mktemp("sla")
-    monkeypatch.setenv("SLA_DATA", str(folder))
-    return folder
+def _own_data_folder(data_folder):
+    """Every test has a data folder of its own."""

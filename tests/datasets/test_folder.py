@@ -3,24 +3,24 @@
 import os
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from refusals import fails, refused
 from sla.datasets import index as index_module
 from sla.datasets import scan as scan_module
 from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
 from sla.datasets.scan import index_file, open_index
-from sla.errors import InputError, SLAWarning
+from sla.errors import SLAWarning
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.paths import Paths
 from sla.images.store import ArrayImages
 
 
-def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
+def make(root, *names, size=(4, 4)):
     """Pictures under these names; the red of a picture is the number of its place."""
     for i, name in enumerate(names):
         path = root / name
@@ -29,14 +29,14 @@ def make(root: Path, *names: str, size: tuple[int, int] = (4, 4)) -> Path:
     return root
 
 
-def age(root: Path) -> None:
+def age(root):
     """Let all folders have changed a minute ago."""
     for folder, _, _ in os.walk(root):
         info = os.stat(folder)
         os.utime(folder, ns=(info.st_atime_ns, info.st_mtime_ns - 60_000_000_000))
 
 
-def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def count_scans(monkeypatch):
     scanned: list[str] = []
     real = os.scandir
     monkeypatch.setattr(scan_module.os, "scandir", lambda path: (scanned.append(str(path)), real(path))[1])
@@ -46,7 +46,7 @@ def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # layouts
 
 
-def test_class_folders(tmp_path: Path) -> None:
+def test_class_folders(tmp_path):
     make(
         tmp_path,
         "dog/b.png",
@@ -63,16 +63,9 @@ def test_class_folders(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("hello")
     found = scan_folder(tmp_path)
     assert found.classes == ("10", "9", "cat", "dog")
-    names = [(found.paths.relative(i), found.classes[t]) for i, t in enumerate(found.targets)]
-    assert names == [
-        ("10/a.bmp", "10"),
-        ("9/a.ppm", "9"),
-        ("cat/a.JPG", "cat"),
-        ("cat/deep/er/x.png", "cat"),
-        ("dog/Z.gif", "dog"),
-        ("dog/a.webp", "dog"),
-        ("dog/b.png", "dog"),
-    ]
+    names = [found.paths.relative(i) for i in range(len(found.paths))]
+    assert " ".join(names) == "10/a.bmp 9/a.ppm cat/a.JPG cat/deep/er/x.png dog/Z.gif dog/a.webp dog/b.png"
+    assert [found.classes[t] for t in found.targets] == [name.split("/")[0] for name in names]
     assert found.ignored == 4
     splits = load_folder(tmp_path)
     assert splits.name == tmp_path.name
@@ -84,47 +77,37 @@ def test_class_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("val", ["val", "valid", "validation", "VAL"])
-def test_split_folders(tmp_path: Path, val: str) -> None:
+def test_split_folders(tmp_path, val):
     make(tmp_path, "train/a/1.png", "train/b/2.png", f"{val}/b/3.png", "test/a/4.png", "test/a/5.png")
     (tmp_path / "labels").mkdir()  # what else lies there does not matter
     splits = load_folder(tmp_path)
-    assert splits.val is not None
-    assert splits.test is not None
     assert splits.train.classes == splits.val.classes == splits.test.classes == ("a", "b")
     assert [d.targets.tolist() for d in (splits.train, splits.val, splits.test)] == [[0, 1], [1], [0, 0]]
     assert splits.val.read([0]).images[0, 0, 0, 0] == 2
     assert splits.test.read([1, 0]).images[:, 0, 0, 0].tolist() == [4, 3]
 
 
-def test_train_and_test_may_be_classes_of_their_own(tmp_path: Path) -> None:
+def test_train_and_test_may_be_classes_of_their_own(tmp_path):
     make(tmp_path, "bus/1.png", "train/2.png", "test/3.png")
     assert scan_folder(tmp_path).classes == ("bus", "test", "train")
 
 
-def test_csv(tmp_path: Path) -> None:
+def test_csv(tmp_path):
     make(tmp_path, "data/one, two.png", "data/a\nb.png", "other/c.png", "data/ö.png")
-    (tmp_path / "data" / "list.csv").write_text(
-        "\ufeffLabel, Split ,extra,FileName\n"
-        'cat,train,,"one, two.png"\n'
-        'dog,Train,,"a\nb.png"\n'
-        "\n"
-        "dog,validation,,../other/c.png\n"
-        f"cat,test,,{tmp_path / 'data' / 'ö.png'}\n",
-        encoding="utf-8",
-    )
+    text = '\ufeffLabel, Split ,extra,FileName\ncat,train,,"one, two.png"\ndog,Train,,"a\nb.png"\n'
+    text += f"\ndog,validation,,../other/c.png\ncat,test,,{tmp_path / 'data' / 'ö.png'}\n"
+    (tmp_path / "data" / "list.csv").write_text(text, encoding="utf-8")
     splits = load_folder(tmp_path / "data" / "list.csv")
     assert splits.name == "list"
     assert splits.train.classes == ("cat", "dog")
     assert splits.train.read([0, 1]).images[:, 0, 0, 0].tolist() == [0, 1]
-    assert splits.val is not None
     assert splits.val.read([0]).images[0, 0, 0, 0] == 2
-    assert splits.test is not None
     assert splits.test.name(0) == str(tmp_path / "data" / "ö.png")
     assert splits.test.targets.tolist() == [0]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_csv_delimiters(tmp_path: Path, delimiter: str) -> None:
+def test_csv_delimiters(tmp_path, delimiter):
     make(tmp_path, "a.png", "b.png")
     rows = [["image", "class"], ["a.png", "y"], ["b.png", "x"]]
     (tmp_path / "list.csv").write_text("\n".join(delimiter.join(row) for row in rows))
@@ -132,7 +115,7 @@ def test_csv_delimiters(tmp_path: Path, delimiter: str) -> None:
     assert (found.classes, found.targets.tolist()) == (("x", "y"), [1, 0])
 
 
-def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+def test_links_are_followed_and_loops_end(tmp_path):
     make(tmp_path / "real", "x/1.png", "x/2.png")
     data = make(tmp_path / "data", "a/1.png", "b/in/1.png")
     (data / "c").symlink_to(tmp_path / "real" / "x")
@@ -146,17 +129,15 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
 
 
-def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
+def test_real_birds(shared_data, tmp_path):
     wanted = ("001.", "037.", "200.")
     with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
-        members = [
-            n for n in archive.namelist() if n.split("/")[1].startswith(wanted) and n.endswith(".webp")
-        ]
+        names = [name for name in archive.namelist() if name.endswith(".webp")]
+        members = [name for name in names if name.split("/")[1].startswith(wanted)]
         archive.extractall(tmp_path, members)
     splits = load_folder(tmp_path)
     classes = ("001.Black_footed_Albatross", "037.Acadian_Flycatcher", "200.Common_Yellowthroat")
     assert splits.train.classes == classes
-    assert splits.test is not None
     for part, data in (("train", splits.train), ("test", splits.test)):
         expected = Counter(n.split("/")[1] for n in members if n.startswith(part))
         assert dict(zip(classes, data.counts().tolist(), strict=True)) == expected
@@ -184,17 +165,16 @@ def test_real_birds(shared_data: Path, tmp_path: Path) -> None:
         ([(4000, 3000), (3000, 4000)], 256),
     ],
 )
-def test_the_size_fits_the_pictures(tmp_path: Path, sizes: list[tuple[int, int]], expected: int) -> None:
+def test_the_size_fits_the_pictures(tmp_path, sizes, expected):
     for i, size in enumerate(sizes):
         make(tmp_path, f"{i}.png", size=size)
     (tmp_path / "zz.png").write_text("bad ones do not count")
     names = [*(f"{i}.png" for i in range(len(sizes))), "zz.png"]
     assert choose_size(Paths.of(names, tmp_path)) == (expected, expected)
-    with pytest.raises(BadImageError, match=r"zz\.png"):
-        choose_size(Paths.of(["zz.png"], tmp_path))
+    fails(BadImageError, r"zz\.png", choose_size, Paths.of(["zz.png"], tmp_path))
 
 
-def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
+def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path):
     rng = np.random.default_rng(0)
     for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.png"):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -225,7 +205,7 @@ def test_in_memory_lazy_and_cached_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["in memory", "saved"])
-def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def index_reuse(request, monkeypatch):
     """Twice: indices held in memory by this process, and only those on disk, as after a new start."""
     if request.param == "saved":
         monkeypatch.setattr(scan_module, "RECENT", 0)
@@ -233,9 +213,7 @@ def index_reuse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_an_unchanged_folder_is_not_scanned_again(
-    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_folder_is_not_scanned_again(tmp_path, data_folder, monkeypatch):
     make(tmp_path, "train/a/1.png", "train/b/in/2.png", "val/a/3.png")
     age(tmp_path)
     before = sorted(str(p) for p in tmp_path.rglob("*"))
@@ -253,39 +231,26 @@ def test_an_unchanged_folder_is_not_scanned_again(
 
 @pytest.mark.usefixtures("index_reuse")
 @pytest.mark.parametrize("change", ["add", "remove", "rename", "new class", "replace by other"])
-def test_any_change_in_a_nested_folder_is_seen(tmp_path: Path, change: str) -> None:
+def test_any_change_in_a_nested_folder_is_seen(tmp_path, change):
     make(tmp_path, "a/in/er/1.png", "a/in/er/2.png", "b/3.png")
     age(tmp_path)
     inner = tmp_path / "a" / "in" / "er"
     assert len(open_index(tmp_path)) == 3
-    if change == "add":
-        make(inner, "new.png")
-    elif change == "remove":
-        (inner / "2.png").unlink()
-    elif change == "rename":
-        (inner / "2.png").rename(inner / "0.png")
-    elif change == "new class":
-        make(tmp_path, "c/1.png")
-    else:
-        (inner / "2.png").rename(inner / "2.txt")
+    do, expected = {
+        "add": (lambda: make(inner, "new.png"), {"a/in/er/2.png", "a/in/er/new.png"}),
+        "remove": ((inner / "2.png").unlink, set()),
+        "rename": (lambda: (inner / "2.png").rename(inner / "0.png"), {"a/in/er/0.png"}),
+        "new class": (lambda: make(tmp_path, "c/1.png"), {"a/in/er/2.png", "c/1.png"}),
+        "replace by other": (lambda: (inner / "2.png").rename(inner / "2.txt"), set()),
+    }[change]
+    do()
     found = open_index(tmp_path)
     assert list(found.paths) == list(scan_folder(tmp_path).paths)
-    names = {found.paths.relative(i) for i in range(len(found))}
-    common = {"a/in/er/1.png", "b/3.png"}
-    expected = {
-        "add": {"a/in/er/2.png", "a/in/er/new.png"},
-        "remove": set(),
-        "rename": {"a/in/er/0.png"},
-        "new class": {"a/in/er/2.png", "c/1.png"},
-        "replace by other": set(),
-    }
-    assert names == common | expected[change]
+    assert {found.paths.relative(i) for i in range(len(found))} == {"a/in/er/1.png", "b/3.png"} | expected
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_a_folder_that_has_just_changed_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_has_just_changed_is_not_trusted(tmp_path, monkeypatch):
     make(tmp_path, "a/1.png", "b/2.png")
     scanned = count_scans(monkeypatch)
     open_index(tmp_path)
@@ -297,7 +262,7 @@ def test_a_folder_that_has_just_changed_is_not_trusted(
 
 
 @pytest.mark.usefixtures("index_reuse")
-def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
+def test_a_changed_csv_is_read_again(tmp_path):
     make(tmp_path, "a.png", "b.png", "c.png")
     table = tmp_path / "list.csv"
     table.write_text("path,label\na.png,x\nb.png,y\n")
@@ -309,7 +274,7 @@ def test_a_changed_csv_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not really", b"\x80\x04."])
-def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path, monkeypatch, damage):
     make(tmp_path, "a/1.png", "b/2.png")
     age(tmp_path)
     open_index(tmp_path)
@@ -319,7 +284,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert index_module.load_index(index_file(tmp_path), tmp_path) is not None
 
 
-def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path):
     make(tmp_path, "a/1.png", "b/2.png")
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(SLAWarning, match="the index cannot be saved"):
@@ -329,7 +294,7 @@ def test_an_index_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:
 # bad images
 
 
-def make_some_bad(root: Path) -> Path:
+def make_some_bad(root):
     make(root, *(f"{c}/{i}.jpg" for c in "ab" for i in range(8)), size=(40, 40))
     (root / "a" / "1.jpg").write_text("hello")
     cut = (root / "b" / "2.jpg").read_bytes()
@@ -337,12 +302,7 @@ def make_some_bad(root: Path) -> Path:
     return root
 
 
-def test_refuse_names_the_first_bad_image(tmp_path: Path) -> None:
-    with pytest.raises(BadImageError, match=r"a/1\.jpg: not an image .*--on-bad-image skip"):
-        load_folder(make_some_bad(tmp_path))
-
-
-def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
     make_some_bad(tmp_path)
     with pytest.warns(SLAWarning) as caught:
         splits = load_folder(tmp_path, on_bad_image="skip")
@@ -352,7 +312,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
     assert f"{tmp_path}/b/2.jpg: a damaged image (Truncated" in message
     names = [splits.train.name(i) for i in range(len(splits.train))]
     assert names == [
-        str(tmp_path / c / f"{i}.jpg") for c in "ab" for i in range(8) if f"{c}{i}" not in ("a1", "b2")
+        f"{tmp_path}/{c}/{i}.jpg" for c in "ab" for i in range(8) if c + str(i) not in ("a1", "b2")
     ]
     assert splits.train.targets.tolist() == [0] * 7 + [1] * 7
 
@@ -367,9 +327,7 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
-def test_skipping_works_where_the_cache_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
-) -> None:
+def test_skipping_works_where_the_cache_cannot_be_written(tmp_path, monkeypatch, below):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "file" / below))
     with pytest.warns(SLAWarning) as caught:
@@ -380,24 +338,21 @@ def test_skipping_works_where_the_cache_cannot_be_written(
     assert len(splits.train) > 0
 
 
-def test_skip_names_five_and_counts_the_rest(tmp_path: Path) -> None:
+def test_skip_names_five_and_counts_the_rest(tmp_path):
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(9)))
     for i in range(8):
         (tmp_path / "a" / f"{i}.png").write_bytes(b"")
     with pytest.warns(SLAWarning, match=r"skipped 8 of 18 images: .*a/4\.png: an empty file; and 3 more$"):
         load_folder(tmp_path, on_bad_image="skip")
     (tmp_path / "a" / "8.png").write_bytes(b"")
-    with (
-        pytest.warns(SLAWarning, match="skipped 9"),
-        pytest.raises(InputError, match="class 'a' has no readable image"),
-    ):
-        load_folder(tmp_path, on_bad_image="skip")
+    with pytest.warns(SLAWarning, match="skipped 9"):
+        refused("class 'a' has no readable image", load_folder, tmp_path, on_bad_image="skip")
 
 
-def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
+def test_an_interrupted_check_resumes(tmp_path):
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
 
-    def interrupt(what: str, done: int, total: int) -> None:
+    def interrupt(what, done, total):
         assert total == 600
         if done >= 256:
             raise KeyboardInterrupt
@@ -412,32 +367,26 @@ def test_an_interrupted_check_resumes(tmp_path: Path) -> None:
 # clear refusals
 
 
-def refusal(path: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        load_folder(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(path) in message
-    return message
+def refusal(path):
+    return refused(str(path), load_folder, path)
 
 
-def test_refused_folders(tmp_path: Path) -> None:
+def test_refused_folders(tmp_path):
     assert "no such folder or CSV" in refusal(tmp_path / "absent")
     (tmp_path / "file.txt").write_text("x")
     assert "neither a folder nor a .csv" in refusal(tmp_path / "file.txt")
     (tmp_path / "empty").mkdir()
     assert "no images; expected <class>/*.jpg" in refusal(tmp_path / "empty")
     assert "images but no class folders" in refusal(make(tmp_path / "loose", "1.png", "2.png"))
-    assert "only one class, 'cat'; a classifier needs at least two" in refusal(
-        make(tmp_path / "one", "cat/1.png")
-    )
+    one = make(tmp_path / "one", "cat/1.png")
+    assert "only one class, 'cat'; a classifier needs at least two" in refusal(one)
     hollow = make(tmp_path / "hollow", "a/1.png", "b/1.png")
     (hollow / "c" / "deep").mkdir(parents=True)
     (hollow / "c" / "deep" / "x.heic").write_text("x")
     assert "class folder 'c' has no images" in refusal(hollow)
 
 
-def test_refused_splits(tmp_path: Path) -> None:
+def test_refused_splits(tmp_path):
     root = make(tmp_path / "x", "train/a/1.png", "train/b/1.png", "val/a/1.png", "val/q/1.png", "val/r/1.png")
     assert "val has classes missing from train: q, r" in refusal(root)
     assert "images but no class folders" in refusal(make(tmp_path / "flat", "train/1.png", "test/2.png"))
@@ -449,11 +398,11 @@ def test_refused_splits(tmp_path: Path) -> None:
     assert f"{hollow}/test: no images" in refusal(hollow)
 
 
-def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
     make(tmp_path, "a/1.png", "b/2.png")
     real = os.scandir
 
-    def guarded(path: str) -> object:
+    def guarded(path):
         if path.endswith("/b"):
             raise PermissionError(13, "Permission denied")
         return real(path)
@@ -467,10 +416,8 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("name,label\na.png,x\n", "no column path or file or filename or image; the header is: name, label"),
         ("path,kind\na.png,x\n", "no column label or class or target; the header is: path, kind"),
-        ("path,label,class\na.png,x,x\n", "more than one column label"),
         ("path,label,Label\na.png,x,y\n", "more than one column label.*the header is: path, label, label"),
         ("path,label,split,split\na.png,x,train,test\n", "more than one column split"),
-        ("", "no column path"),
         ("path,label\n", "no images listed"),
         ("path,label\na.png,x\nabsent.png,y\n", "line 3: no such file: .*absent.png"),
         ("path,label\na.png,x\n\nb.png, \n", "line 4: b.png has an empty label"),
@@ -489,16 +436,9 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         (b'path,label\n"a.png,x\n' + b"y" * 200_000, "line .*: not a CSV row"),
     ],
 )
-def test_refused_csv(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_refused_csv(tmp_path, text, message):
     make(tmp_path, "a.png", "b.png")
     table = tmp_path / "list.csv"
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(InputError, match=message) as caught:
-        load_folder(table)
-    assert "\n" not in str(caught.value)
-    assert str(table) in str(caught.value)
-
-
-def test_an_unknown_answer_to_bad_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'refuse' or 'skip', not 'ignore'"):
-        load_folder(tmp_path, on_bad_image="ignore")  # type: ignore[arg-type]
+    message = refused(message, load_folder, table)
+    assert str(table) in message

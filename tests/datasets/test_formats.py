@@ -1,57 +1,49 @@
 """Every official layout, made up small: a picture has its class's colour, so its label can be seen in it."""
 
 import csv
-import gzip
 import json
 import pickle
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.io
-from PIL import Image
 
+from made_data import cifar10_files, cifar_pixels, idx_file, mnist_files
+from made_data import picture as paint
+from refusals import refused
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.formats import Arrays, Listing, Parts
-from sla.datasets.formats.cifar import convert_npm
+from sla.datasets.formats import Arrays, Listing
 from sla.datasets.formats.idx import read_idx, read_mnist
 from sla.datasets.formats.lists import read_cub, read_dogs, read_inaturalist, read_mit67
 from sla.datasets.formats.mat import read_mat
 from sla.datasets.formats.wordnet import class_lists, read_imagenet
 from sla.datasets.layouts import find_layout
-from sla.errors import InputError, MissingExtraError
+from sla.errors import MissingExtraError
 from sla.images.decode import open_rgb
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 TEN = tuple("0123456789")
 
 
-def read(name: str, folder: Path) -> Parts:
+def read(name, folder):
     """Read by the layout that the folder has."""
     found = find_layout(CATALOGUE[name], [folder])
     assert found is not None
     return found[1].read(found[0])
 
 
-def colour(number: int) -> int:
-    return 20 + 30 * number
+def picture(path, number):
+    paint(path, 20 + 30 * number)
 
 
-def picture(path: Path, number: int, size: int = 8) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (size, size), (colour(number),) * 3).save(
-        path, "JPEG" if path.suffix != ".png" else "PNG"
-    )
-
-
-def numbers_seen(part: Listing) -> list[int]:
+def numbers_seen(part):
     """Which class each picture was painted for, from its pixels."""
     means = [np.asarray(open_rgb(path)).mean() for path in part.paths]
     return [round((mean - 20) / 30) for mean in means]
 
 
-def rows(path: Path, *lines: object) -> None:
+def rows(path, *lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
 
@@ -59,34 +51,9 @@ def rows(path: Path, *lines: object) -> None:
 # CIFAR
 
 
-def cifar_pixels(count: int, seed: int) -> np.ndarray:
-    return np.random.RandomState(seed).randint(0, 256, (count, 3072)).astype(np.uint8)
-
-
-def cifar10_binary(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {}
-    for i, name in enumerate([f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]):
-        labels, pixels = np.arange(i, i + count) % 10, cifar_pixels(count, i)
-        with (folder / f"{name}.bin").open("wb") as file:
-            for label, image in zip(labels, pixels, strict=True):
-                file.write(bytes([label]) + image.tobytes())
-        made[name] = labels, pixels
-    return made
-
-
-def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path: Path) -> None:
-    made = cifar10_binary(tmp_path / "bin")
-    (tmp_path / "py").mkdir()
-    for name, (labels, pixels) in made.items():
-        batch = {
-            b"data": pixels,
-            b"labels": labels.tolist(),
-            b"filenames": [b"x.png"] * 3,
-            b"batch_label": b"1",
-        }
-        (tmp_path / "py" / name).write_bytes(pickle.dumps(batch, 2))
-    for folder in ("bin", "py"):
+def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path):
+    for python, folder in ((False, "bin"), (True, "py")):
+        made = cifar10_files(tmp_path / folder, python=python)
         parts = read("cifar10", tmp_path / folder)
         assert parts["train"].pixels.shape == (15, 3, 32, 32)
         assert parts["test"].targets.tolist() == made["test_batch"][0].tolist()
@@ -97,27 +64,19 @@ def test_cifar10_binary_and_python_agree_with_what_was_written(tmp_path: Path) -
         assert parts["train"].classes[:2] == ("airplane", "automobile")
 
 
-def cifar100(folder: Path, python: bool) -> np.ndarray:
+def cifar100(folder, python):
     folder.mkdir()
-    fine = [f"fine{i:02}" for i in range(100)]
-    coarse = [f"coarse{i:02}" for i in range(20)]
+    fine, coarse = [f"fine{i:02}" for i in range(100)], [f"coarse{i:02}" for i in range(20)]
     labels = np.random.RandomState(0).permutation(100)
     for split in ("train", "test"):
-        pixels = cifar_pixels(100, len(split))
-        if python:
-            held = {
-                b"data": pixels,
-                b"fine_labels": labels.tolist(),
-                b"coarse_labels": (labels % 20).tolist(),
-            }
-            (folder / split).write_bytes(pickle.dumps(held, 2))
-        else:
-            head = np.stack([labels % 20, labels], axis=1).astype(np.uint8)
-            (folder / f"{split}.bin").write_bytes(np.concatenate([head, pixels], axis=1).tobytes())
+        pixels, head = cifar_pixels(100, len(split)), np.stack([labels % 20, labels], 1).astype(np.uint8)
+        held = {b"data": pixels, b"fine_labels": labels.tolist(), b"coarse_labels": (labels % 20).tolist()}
+        binary = np.concatenate([head, pixels], axis=1).tobytes()
+        name, content = (split, pickle.dumps(held, 2)) if python else (f"{split}.bin", binary)
+        (folder / name).write_bytes(content)
     if python:
-        (folder / "meta").write_bytes(
-            pickle.dumps({b"fine_label_names": fine, b"coarse_label_names": coarse}, 2)
-        )
+        names = {b"fine_label_names": fine, b"coarse_label_names": coarse}
+        (folder / "meta").write_bytes(pickle.dumps(names, 2))
     else:
         rows(folder / "fine_label_names.txt", *fine)
         rows(folder / "coarse_label_names.txt", *coarse)
@@ -125,7 +84,7 @@ def cifar100(folder: Path, python: bool) -> np.ndarray:
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["binary", "python"])
-def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path: Path, python: bool) -> None:
+def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path, python):
     labels = cifar100(tmp_path / "c", python)
     parts = read("cifar100", tmp_path / "c")
     assert parts["train"].targets.tolist() == labels.tolist()
@@ -134,20 +93,15 @@ def test_cifar100_has_fine_labels_and_knows_the_coarse(tmp_path: Path, python: b
     assert parts["test"].groups[42] == "coarse02"
 
 
-def test_wrong_cifar_files(tmp_path: Path) -> None:
-    cifar10_binary(tmp_path)
+def test_wrong_cifar_files(tmp_path):
+    cifar10_files(tmp_path)
     whole = (tmp_path / "data_batch_3.bin").read_bytes()
     (tmp_path / "data_batch_3.bin").write_bytes(whole[:-1])
-    with pytest.raises(InputError, match=r"data_batch_3\.bin: 9,218 bytes, not whole records of 3,073"):
-        read("cifar10", tmp_path)
+    refused(r"data_batch_3\.bin: 9,218 bytes, not whole records of 3,073", read, "cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(b"\x0a" + whole[1:])
-    with pytest.raises(
-        InputError, match=r"data_batch_3\.bin: labels run from .* to 10, but there are 10 classes"
-    ):
-        read("cifar10", tmp_path)
+    refused("data_batch_3.bin: labels run from 3 to 10, but there are 10 classes", read, "cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
-    with pytest.raises(InputError, match=r"data_batch_3\.bin: no such file"):
-        read("cifar10", tmp_path)
+    refused(r"data_batch_3\.bin: no such file", read, "cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -160,86 +114,38 @@ def test_wrong_cifar_files(tmp_path: Path) -> None:
         ([1, 2], "has no 'data'"),
     ],
 )
-def test_wrong_cifar_pickles(tmp_path: Path, batch: object, reason: str) -> None:
+def test_wrong_cifar_pickles(tmp_path, batch, reason):
     for name in ("data_batch_1", "test_batch"):
         (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
-    with pytest.raises(InputError, match=rf"data_batch_1: .*{reason}"):
-        read("cifar10", tmp_path)
-
-
-def npm_package(folder: Path, count: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The layout of the npm package: a row an image, RGB pixels side by side; labels for all of train."""
-    made = cifar10_binary(folder / "same", count)
-    for name, (_, pixels) in made.items():
-        sheet = pixels.reshape(count, 3, 1024).transpose(0, 2, 1)
-        Image.fromarray(sheet).save(folder / f"{name}.png")
-    train = [int(label) for name in list(made)[:5] for label in made[name][0]]
-    (folder / "train_lables.json").write_text(json.dumps(train))
-    (folder / "test_lables.json").write_text(json.dumps(made["test_batch"][0].tolist()))
-    return made
-
-
-def test_the_npm_package_becomes_the_official_binary_files_byte_for_byte(tmp_path: Path) -> None:
-    made = npm_package(tmp_path)
-    (tmp_path / "out").mkdir()
-    convert_npm(tmp_path, tmp_path / "out")
-    for name in made:
-        got = (tmp_path / "out" / "cifar-10-batches-bin" / f"{name}.bin").read_bytes()
-        assert got == (tmp_path / "same" / f"{name}.bin").read_bytes()
-
-
-def test_a_wrong_npm_package(tmp_path: Path) -> None:
-    npm_package(tmp_path)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "test_lables.json").write_text("[1, 2]")
-    with pytest.raises(InputError, match=r"15 \+ 3 images but 15 \+ 2 labels"):
-        convert_npm(tmp_path, tmp_path / "out")
-    (tmp_path / "test_lables.json").write_text("{")
-    with pytest.raises(InputError, match=r"test_lables\.json: not a list of labels"):
-        convert_npm(tmp_path, tmp_path / "out")
+    refused(rf"data_batch_1: .*{reason}", read, "cifar10", tmp_path)
 
 
 # idx
 
 
-def write_idx(path: Path, array: np.ndarray) -> None:
-    data = (
-        struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-    )
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-
-
 @pytest.mark.parametrize("ending", ["-idx{}-ubyte", "-idx{}-ubyte.gz", ".idx{}-ubyte"])
-def test_mnist(tmp_path: Path, ending: str) -> None:
-    for prefix, count in (("train", 7), ("t10k", 4)):
-        write_idx(tmp_path / f"{prefix}-images{ending.format(3)}", np.arange(count * 6).reshape(count, 2, 3))
-        write_idx(tmp_path / f"{prefix}-labels{ending.format(1)}", np.arange(count))
+def test_mnist(tmp_path, ending):
+    mnist_files(tmp_path, ending)
     parts = read_mnist(tmp_path, TEN)
     assert parts["train"].pixels.shape == (7, 1, 2, 3)
     assert parts["train"].pixels[5, 0].tolist() == [[30, 31, 32], [33, 34, 35]]
     assert parts["test"].targets.tolist() == [0, 1, 2, 3]
 
 
-def test_wrong_idx_files(tmp_path: Path) -> None:
-    write_idx(tmp_path / "a", np.zeros((5, 4)))
+def test_wrong_idx_files(tmp_path):
+    idx_file(tmp_path / "a", np.zeros((5, 4)))
     (tmp_path / "cut").write_bytes((tmp_path / "a").read_bytes()[:-3])
-    with pytest.raises(InputError, match=r"cut: says \(5, 4\) but holds 17 bytes"):
-        read_idx(tmp_path / "cut")
+    refused(r"cut: says \(5, 4\) but holds 17 bytes", read_idx, tmp_path / "cut")
     (tmp_path / "text").write_text("P5 not an idx file")
-    with pytest.raises(InputError, match="text: not an idx file"):
-        read_idx(tmp_path / "text")
-    write_idx(tmp_path / "z.gz", np.zeros((5, 4)))
+    refused("text: not an idx file", read_idx, tmp_path / "text")
+    idx_file(tmp_path / "z.gz", np.zeros((5, 4)))
     (tmp_path / "z.gz").write_bytes((tmp_path / "z.gz").read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"z\.gz: truncated"):
-        read_idx(tmp_path / "z.gz")
-    for prefix, count in (("train", 7), ("t10k", 4)):
-        write_idx(tmp_path / f"{prefix}-images-idx3-ubyte", np.zeros((count, 2, 3)))
-        write_idx(tmp_path / f"{prefix}-labels-idx1-ubyte", np.zeros(count + 1))
-    with pytest.raises(InputError, match="train-labels-idx1-ubyte: 8 labels for the 7 images"):
-        read_mnist(tmp_path, TEN)
+    refused(r"z\.gz: truncated", read_idx, tmp_path / "z.gz")
+    mnist_files(tmp_path, more_labels=1)
+    refused("train-labels-idx1-ubyte: 8 labels for the 7 images", read_mnist, tmp_path, TEN)
 
 
-def test_digits_are_scikit_learns_byte_for_byte() -> None:
+def test_digits_are_scikit_learns_byte_for_byte():
     digits = pytest.importorskip("sklearn.datasets").load_digits()
     parts = read("digits", Path(CATALOGUE["digits"].installed[0]))
     expected = {tuple(np.floor(image * 255 / 16 + 0.5).astype(int).ravel()) for image in digits.images}
@@ -262,7 +168,7 @@ def test_digits_are_scikit_learns_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_mat_files_as_scipy_writes_them(tmp_path: Path, compressed: bool) -> None:
+def test_mat_files_as_scipy_writes_them(tmp_path, compressed):
     names = np.array(["a/b.jpg", "n02085620-Chihuahua/n02085620_5927.jpg", "é"], dtype=object).reshape(-1, 1)
     table = np.zeros(2, dtype=[("ILSVRC2012_ID", "O"), ("WNID", "O")])
     table[0], table[1] = (1, "n01440764"), (2, "n01443537")
@@ -281,36 +187,30 @@ def test_mat_files_as_scipy_writes_them(tmp_path: Path, compressed: bool) -> Non
     assert [row["ILSVRC2012_ID"] for row in found["synsets"]] == [[[1]], [[2]]]
 
 
-def test_damaged_mat_files(tmp_path: Path) -> None:
+def test_damaged_mat_files(tmp_path):
     scipy.io.savemat(tmp_path / "a.mat", {"x": np.arange(500.0)}, do_compression=True)
     whole = (tmp_path / "a.mat").read_bytes()
     (tmp_path / "cut.mat").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=r"cut\.mat: a damaged MATLAB file"):
-        read_mat(tmp_path / "cut.mat")
+    refused(r"cut\.mat: a damaged MATLAB file", read_mat, tmp_path / "cut.mat")
     (tmp_path / "text.mat").write_text("no")
-    with pytest.raises(InputError, match=r"text\.mat: a damaged MATLAB file, or none"):
-        read_mat(tmp_path / "text.mat")
-    with pytest.raises(InputError, match=r"none\.mat: no such file"):
-        read_mat(tmp_path / "none.mat")
+    refused(r"text\.mat: a damaged MATLAB file, or none", read_mat, tmp_path / "text.mat")
+    refused(r"none\.mat: no such file", read_mat, tmp_path / "none.mat")
     with (tmp_path / "large.mat").open("wb") as file:
         file.truncate((16 << 20) + 1)
-    with pytest.raises(InputError, match=r"large\.mat: a MATLAB file of more than 16 MiB"):
-        read_mat(tmp_path / "large.mat")
+    refused(r"large\.mat: a MATLAB file of more than 16 MiB", read_mat, tmp_path / "large.mat")
 
 
 @pytest.mark.parametrize("place", [130, 208, 240, 305])
-def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path: Path, place: int) -> None:
+def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path, place):
     names = np.array(["a/b.jpg", "c/d.jpg"], dtype=object)
     scipy.io.savemat(tmp_path / "a.mat", {"file_list": names, "labels": np.arange(2)})
     data = bytearray((tmp_path / "a.mat").read_bytes())
     data[place] ^= 1 if place == 208 else 0x55
     (tmp_path / "a.mat").write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.mat: a damaged MATLAB file") as error:
-        read_mat(tmp_path / "a.mat")
-    assert "\n" not in str(error.value)
+    refused(r"a\.mat: a damaged MATLAB file", read_mat, tmp_path / "a.mat")
 
 
-def test_a_mat_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mat_file_without_scipy(tmp_path, monkeypatch):
     monkeypatch.setattr("sla.datasets.formats.mat.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"a\.mat: reading a MATLAB file .*sla-torch\[mat\]"):
         read_mat(tmp_path / "a.mat")
@@ -319,7 +219,7 @@ def test_a_mat_file_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # lists
 
 
-def cub(root: Path) -> None:
+def cub(root):
     names = ["001.Albatross/a_1.jpg", "002.Auklet/b_1.jpg", "001.Albatross/a_2.jpg", "002.Auklet/b_2.jpg"]
     for name in names:
         picture(root / "images" / name, int(name[:3]) - 1)
@@ -329,7 +229,7 @@ def cub(root: Path) -> None:
     rows(root / "classes.txt", "1 001.Albatross", "2 002.Auklet")
 
 
-def test_cub(tmp_path: Path) -> None:
+def test_cub(tmp_path):
     cub(tmp_path)
     parts = read_cub(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [1, 0, 1]
@@ -349,14 +249,13 @@ def test_cub(tmp_path: Path) -> None:
         ("images.txt", [f"{i} /etc/passwd" for i in range(1, 5)], "lies outside"),
     ],
 )
-def test_wrong_cub_lists(tmp_path: Path, file: str, lines: list[str], reason: str) -> None:
+def test_wrong_cub_lists(tmp_path, file, lines, reason):
     cub(tmp_path)
     rows(tmp_path / file, *lines)
-    with pytest.raises(InputError, match=reason):
-        read_cub(tmp_path)
+    refused(reason, read_cub, tmp_path)
 
 
-def dogs(root: Path) -> None:
+def dogs(root):
     lists = {
         "train": [("n02085620-Chihuahua", 1), ("n02085782-spaniel", 2)],
         "test": [("n02085782-spaniel", 2)],
@@ -373,18 +272,17 @@ def dogs(root: Path) -> None:
         scipy.io.savemat(root / f"{part}_list.mat", held)
 
 
-def test_stanford_dogs(tmp_path: Path) -> None:
+def test_stanford_dogs(tmp_path):
     dogs(tmp_path)
     parts = read_dogs(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 1]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [1]
     assert parts["test"].classes == ("n02085620-Chihuahua", "n02085782-spaniel")
     scipy.io.savemat(tmp_path / "test_list.mat", {"labels": np.array([[1.0]])})
-    with pytest.raises(InputError, match=r"test_list\.mat: needs 'file_list' and 'labels'"):
-        read_dogs(tmp_path)
+    refused(r"test_list\.mat: needs 'file_list' and 'labels'", read_dogs, tmp_path)
 
 
-def mit67(root: Path) -> None:
+def mit67(root):
     for number, name in enumerate(("airport_inside", "bar")):
         for i in range(3):
             picture(root / "Images" / name / f"{name}_{i}.jpg", number)
@@ -392,20 +290,18 @@ def mit67(root: Path) -> None:
     rows(root / "TestImages.txt", "airport_inside/airport_inside_0.jpg")
 
 
-def test_mit67(tmp_path: Path) -> None:
+def test_mit67(tmp_path):
     mit67(tmp_path)
     parts = read_mit67(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [1, 0, 1]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0]
     rows(tmp_path / "TestImages.txt", "casino/casino_0.jpg")
-    with pytest.raises(InputError, match=r"TestImages\.txt: the class of 'casino/casino_0\.jpg'"):
-        read_mit67(tmp_path)
+    refused(r"TestImages\.txt: the class of 'casino/casino_0\.jpg'", read_mit67, tmp_path)
     (tmp_path / "TestImages.txt").write_bytes(b"\xff\xd8\xff\xe0 a picture")
-    with pytest.raises(InputError, match=r"TestImages\.txt: not a text file"):
-        read_mit67(tmp_path)
+    refused(r"TestImages\.txt: not a text file", read_mit67, tmp_path)
 
 
-def inaturalist(root: Path) -> None:
+def inaturalist(root):
     categories = [{"id": i, "name": f"species {i}", "supercategory": "Aves"} for i in range(3)]
     for part, entries in (("train", [(10, 2), (11, 0), (12, 1)]), ("val", [(20, 1)])):
         images = [{"id": key, "file_name": f"train_val2018/Aves/{label}/{key}.jpg"} for key, label in entries]
@@ -416,7 +312,7 @@ def inaturalist(root: Path) -> None:
         (root / f"{part}2018.json").write_text(json.dumps(held))
 
 
-def test_inaturalist(tmp_path: Path) -> None:
+def test_inaturalist(tmp_path):
     inaturalist(tmp_path)
     parts = read_inaturalist(tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [2, 0, 1]
@@ -425,22 +321,20 @@ def test_inaturalist(tmp_path: Path) -> None:
     held = json.loads((tmp_path / "val2018.json").read_text())
     held["annotations"][0]["category_id"] = 77
     (tmp_path / "val2018.json").write_text(json.dumps(held))
-    with pytest.raises(InputError, match=r"val2018\.json: .* has no category of the list"):
-        read_inaturalist(tmp_path)
+    refused(r"val2018\.json: .* has no category of the list", read_inaturalist, tmp_path)
     for text in (
         '{"images": [',
         '{"images": []}',
         '{"images": [{"id": 1}], "annotations": [], "categories": []}',
     ):
         (tmp_path / "val2018.json").write_text(text)
-        with pytest.raises(InputError, match=r"val2018\.json: (not JSON|needs a list)"):
-            read_inaturalist(tmp_path)
+        refused(r"val2018\.json: (not JSON|needs a list)", read_inaturalist, tmp_path)
 
 
 # WordNet's
 
 
-def tiny(root: Path) -> None:
+def tiny(root):
     for number, name in enumerate(WNIDS):
         for i in range(2):
             picture(root / "train" / name / "images" / f"{name}_{i}.JPEG", number)
@@ -452,29 +346,17 @@ def tiny(root: Path) -> None:
     rows(root / "wnids.txt", *reversed(WNIDS))
 
 
-def test_tiny_imagenet(tmp_path: Path) -> None:
+def test_tiny_imagenet(tmp_path):
     tiny(tmp_path)
     parts = read("tiny-imagenet", tmp_path)
     assert numbers_seen(parts["train"]) == parts["train"].targets.tolist() == [0, 0, 1, 1, 2, 2]
     assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [2, 0, 1]
     rows(tmp_path / "val" / "val_annotations.txt", "val_0.JPEG\tn99999999\t0\t0\t1\t1")
-    with pytest.raises(InputError, match=r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'"):
-        read("tiny-imagenet", tmp_path)
-
-
-def test_tiny_imagenet_with_val_sorted_into_class_folders(tmp_path: Path) -> None:
-    for number, name in enumerate(WNIDS):
-        picture(tmp_path / "train" / name / "a.JPEG", number)
-        picture(tmp_path / "val" / name / "b.JPEG", number)
-    parts = read("tiny-imagenet", tmp_path)
-    assert numbers_seen(parts["test"]) == parts["test"].targets.tolist() == [0, 1, 2]
-    picture(tmp_path / "train" / "cats" / "a.JPEG", 0)
-    with pytest.raises(InputError, match="class folder 'cats' is not of this dataset"):
-        read("tiny-imagenet", tmp_path)
+    refused(r"val_annotations\.txt: 'val_0\.JPEG' is of class 'n99999999'", read, "tiny-imagenet", tmp_path)
 
 
 @pytest.mark.parametrize("labels", ["folders", "solution", "annotations", "devkit", "none"])
-def test_imagenet(tmp_path: Path, labels: str) -> None:
+def test_imagenet(tmp_path, labels):
     folder = tmp_path / "ILSVRC" / "Data" / "CLS-LOC"
     order = [2, 0, 1]
     names = [f"ILSVRC2012_val_{i:08}" for i in range(1, 4)]
@@ -498,8 +380,7 @@ def test_imagenet(tmp_path: Path, labels: str) -> None:
         rows(kit / "ILSVRC2012_validation_ground_truth.txt", 2, 3, 1)
         scipy.io.savemat(kit / "meta.mat", {"synsets": table})
     if labels == "none":
-        with pytest.raises(InputError, match="neither class folders nor labels beside it"):
-            read_imagenet(folder)
+        refused("neither class folders nor labels beside it", read_imagenet, folder)
         return
     parts = read_imagenet(folder)
     assert parts["train"].classes == parts["test"].classes == WNIDS
@@ -507,11 +388,11 @@ def test_imagenet(tmp_path: Path, labels: str) -> None:
     assert sorted(parts["test"].targets.tolist()) == [0, 1, 2]
 
 
-def mini_classes() -> dict[str, list[str]]:
+def mini_classes():
     return {split: names[:2] for split, names in class_lists("mini-imagenet").items()}
 
 
-def test_mini_imagenet_csv(tmp_path: Path) -> None:
+def test_mini_imagenet_csv(tmp_path):
     for split, names in mini_classes().items():
         with (tmp_path / f"{split}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
@@ -527,11 +408,10 @@ def test_mini_imagenet_csv(tmp_path: Path) -> None:
         assert part.classes == tuple(names)
         assert numbers_seen(part) == part.targets.tolist() == [1, 0]
     (tmp_path / "val.csv").write_bytes((tmp_path / "train.csv").read_bytes())
-    with pytest.raises(InputError, match=r"val\.csv: class .* is not one of mini-ImageNet's val classes"):
-        read("mini-imagenet", tmp_path)
+    refused(r"val\.csv: class .* is not one of mini-ImageNet's val classes", read, "mini-imagenet", tmp_path)
 
 
-def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
+def test_mini_imagenet_pickles_of_both_kinds(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     pixels = np.random.RandomState(0).randint(0, 256, (4, 84, 84, 3)).astype(np.uint8)
@@ -550,11 +430,10 @@ def test_mini_imagenet_pickles_of_both_kinds(tmp_path: Path) -> None:
             assert part.targets.tolist() == [1, 0, 0, 1]
             assert part.pixels[2, 1, 30, 40] == pixels[2, 30, 40, 1]
     (tmp_path / "a" / "mini-imagenet-cache-test.pkl").unlink()
-    with pytest.raises(InputError, match=r"no mini-imagenet-cache-test\.pkl"):
-        read("mini-imagenet", tmp_path / "a")
+    refused(r"no mini-imagenet-cache-test\.pkl", read, "mini-imagenet", tmp_path / "a")
 
 
-def test_few_shot_class_lists_are_whole_and_disjoint() -> None:
+def test_few_shot_class_lists_are_whole_and_disjoint():
     for name, sizes in (("cifar-fs", [64, 16, 20]), ("fc100", [12, 4, 4]), ("mini-imagenet", [64, 16, 20])):
         lists = class_lists(name)
         assert [len(lists[split]) for split in ("train", "val", "test")] == sizes

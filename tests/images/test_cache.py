@@ -13,10 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import fails, refused
 from sla.disk import exclusive, replacing
-from sla.errors import InputError, SLAError, SLAWarning
+from sla.errors import SLAError, SLAWarning
 from sla.images import cache as cache_module
-from sla.images.cache import CachedImages, build_cache
+from sla.images.cache import build_cache
 from sla.images.cache_paths import cache_dir
 from sla.images.content import content_keys, dataset_keys, key_kind
 from sla.images.decode import BadImageError, decode_array
@@ -28,7 +29,7 @@ SIZE = (6, 5)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> FileImages:
+def files(tmp_path):
     rng = np.random.default_rng(1)
     (tmp_path / "data").mkdir()
     names = [f"{i:03}.png" for i in range(5 * CHUNK + 7)]
@@ -38,7 +39,7 @@ def files(tmp_path: Path) -> FileImages:
     return FileImages(names, SIZE, tmp_path / "data")
 
 
-def check(images: CachedImages, files: FileImages) -> None:
+def check(images, files):
     """Every row against its file, decoded on its own."""
     pixels, aspect = images.read(range(len(files)))
     for row in range(len(files)):
@@ -47,16 +48,14 @@ def check(images: CachedImages, files: FileImages) -> None:
         assert aspect[row] == np.float32(ratio)
 
 
-def count_reads(files: FileImages, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def count_reads(files, monkeypatch):
     rows_read: list[int] = []
     real = FileImages.read
     monkeypatch.setattr(FileImages, "read", lambda self, rows: (rows_read.extend(rows), real(self, rows))[1])
     return rows_read
 
 
-def test_cached_rows_are_the_decoded_files(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_rows_are_the_decoded_files(files, tmp_path, monkeypatch):
     calls: list[tuple[str, int, int]] = []
     images = build_cache(files, tmp_path / "c", "x", progress=as_progress(lambda *call: calls.append(call)))
     check(images, files)
@@ -76,7 +75,7 @@ def test_cached_rows_are_the_decoded_files(
     check(images, files)
 
 
-def test_it_is_sent_to_workers_without_its_bytes(files: FileImages, tmp_path: Path) -> None:
+def test_it_is_sent_to_workers_without_its_bytes(files, tmp_path):
     images = build_cache(files, tmp_path / "c", "x")
     pickled = pickle.dumps(images)
     assert len(pickled) < len(pickle.dumps(files)) + 1000
@@ -88,12 +87,10 @@ class StoppedError(Exception):
 
 
 @pytest.mark.parametrize("saved_bytes", [0, 1 << 40])
-def test_an_interrupted_build_resumes(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_bytes: int
-) -> None:
+def test_an_interrupted_build_resumes(files, tmp_path, monkeypatch, saved_bytes):
     monkeypatch.setattr(cache_module, "SAVED_BYTES", saved_bytes)
 
-    def interrupt(what: str, done: int, total: int) -> None:
+    def interrupt(what, done, total):
         if done >= 3 * CHUNK:
             raise StoppedError
 
@@ -111,13 +108,11 @@ def test_an_interrupted_build_resumes(
     assert not partial.exists()
 
 
-def test_a_killed_build_resumes_from_its_save_point(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_build_resumes_from_its_save_point(files, tmp_path, monkeypatch):
     monkeypatch.setattr(cache_module, "SAVED_BYTES", 0)
     context = multiprocessing.get_context("fork")
 
-    def die(what: str, done: int, total: int) -> None:
+    def die(what, done, total):
         if done >= 3 * CHUNK:
             os._exit(9)
 
@@ -132,29 +127,23 @@ def test_a_killed_build_resumes_from_its_save_point(
 
 
 @pytest.mark.parametrize("damage", ["no header", "bad header", "other head"])
-def test_a_damaged_partial_cache_is_rebuilt(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    def interrupt(what: str, done: int, total: int) -> None:
+def test_a_damaged_partial_cache_is_rebuilt(files, tmp_path, monkeypatch, damage):
+    def interrupt(what, done, total):
         raise StoppedError
 
     with pytest.raises(StoppedError):
         build_cache(files, tmp_path / "c", "x", progress=as_progress(interrupt))
     [partial] = (tmp_path / "c").glob("*.partial")
     header = partial.with_suffix(".json")
+    header.write_text({"no header": "", "bad header": "{", "other head": '{"filled": 9}'}[damage])
     if damage == "no header":
         header.unlink()
-    elif damage == "bad header":
-        header.write_text("{")
-    else:
-        header.write_text('{"filled": 9}')
+    elif damage == "other head":
         partial.write_bytes(b"\0" * 5000)
     check(build_cache(files, tmp_path / "c", "x"), files)
 
 
-def test_a_changed_file_is_decoded_again_and_no_other(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_file_is_decoded_again_and_no_other(files, tmp_path, monkeypatch):
     build_cache(files, tmp_path / "c", "x")
     other = build_cache(FileImages(files.paths, (4, 4)), tmp_path / "c", "x")
     kept = build_cache(files, tmp_path / "c", "y")
@@ -169,9 +158,7 @@ def test_a_changed_file_is_decoded_again_and_no_other(
     assert left == {images.path.name, other.path.name, kept.path.name}  # the outdated one is gone, no other
 
 
-def test_another_choice_of_files_takes_over_what_it_can(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_choice_of_files_takes_over_what_it_can(files, tmp_path, monkeypatch):
     some = [files.paths.relative(i) for i in range(10, 20)]
     Image.new("RGB", (7, 7), "green").save(tmp_path / "data" / "new.png")
     build_cache(files, tmp_path / "c", "x")
@@ -181,9 +168,7 @@ def test_another_choice_of_files_takes_over_what_it_can(
     assert read == [0]
 
 
-def test_pixels_of_another_decoder_are_not_taken_over(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_of_another_decoder_are_not_taken_over(files, tmp_path, monkeypatch):
     build_cache(files, tmp_path / "c", "x")
     monkeypatch.setattr(cache_module, "DECODER", cache_module.DECODER + 1)
     read = count_reads(files, monkeypatch)
@@ -191,7 +176,7 @@ def test_pixels_of_another_decoder_are_not_taken_over(
     assert sorted(read) == list(range(len(files)))
 
 
-def test_a_truncated_cache_is_rebuilt(files: FileImages, tmp_path: Path) -> None:
+def test_a_truncated_cache_is_rebuilt(files, tmp_path):
     path = build_cache(files, tmp_path / "c", "x").path
     os.truncate(path, path.stat().st_size // 2)
     with pytest.warns(SLAWarning, match="is damaged and built again"):
@@ -243,14 +228,14 @@ def test_a_cache_knows_the_content_of_its_images(files: FileImages, tmp_path: Pa
     assert key_kind(dataset) == "pixels"
 
 
-def _build(files: FileImages, folder: Path, queue: "multiprocessing.Queue[int]") -> None:
+def _build(files, folder, queue):
     decoded: list[int] = []
     slowly = as_progress(lambda what, done, total: (decoded.append(done), time.sleep(0.02))[1])
     build_cache(files, folder, "x", progress=slowly)
     queue.put(len(decoded))
 
 
-def test_two_processes_at_once_build_it_once(files: FileImages, tmp_path: Path) -> None:
+def test_two_processes_at_once_build_it_once(files, tmp_path):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     workers = [context.Process(target=_build, args=(files, tmp_path / "c", queue)) for _ in range(2)]
@@ -264,43 +249,28 @@ def test_two_processes_at_once_build_it_once(files: FileImages, tmp_path: Path) 
     check(build_cache(files, tmp_path / "c", "x"), files)
 
 
-def test_a_bad_image_is_named_and_the_work_before_it_is_kept(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_image_is_named_and_the_work_before_it_is_kept(files, tmp_path, monkeypatch):
     corrupt = tmp_path / "data" / f"{3 * CHUNK:03}.png"
     corrupt.write_text("no picture")
-    with pytest.raises(BadImageError, match=f"{corrupt.name}: not an image"):
-        build_cache(files, tmp_path / "c", "x")
+    fails(BadImageError, f"{corrupt.name}: not an image", build_cache, files, tmp_path / "c", "x")
     without = FileImages(files.paths.keep(np.arange(len(files)) != 3 * CHUNK), SIZE)
     read = count_reads(files, monkeypatch)
     check(build_cache(without, tmp_path / "c", "x"), without)
     assert sorted(read) == list(range(3 * CHUNK, len(without)))
 
 
-def test_a_missing_file_is_named(files: FileImages, tmp_path: Path) -> None:
-    (tmp_path / "data" / "004.png").unlink()
-    with pytest.raises(BadImageError, match=r"data/004\.png: no such file"):
-        build_cache(files, tmp_path / "c", "x")
-
-
-def test_a_full_disk_is_seen_before_it_is_full(
-    files: FileImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_seen_before_it_is_full(files, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(InputError, match=r"the image cache needs 0\.0 MB and 0\.0 MB are free"):
-        build_cache(files, tmp_path / "c", "x")
+    refused(r"the image cache needs 0\.0 MB and 0\.0 MB are free", build_cache, files, tmp_path / "c", "x")
 
 
-def test_a_place_that_cannot_be_written_is_named(files: FileImages, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(files, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(SLAError, match="file: the image cache cannot be written"):
-        build_cache(files, tmp_path / "file", "x")
+    fails(SLAError, "file: the image cache cannot be written", build_cache, files, tmp_path / "file", "x")
 
 
-def test_the_cache_folder_is_where_the_platform_wants_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_folder_is_where_the_platform_wants_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SLA_DATA", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -319,7 +289,7 @@ def test_the_cache_folder_is_where_the_platform_wants_it(
     assert cache_dir() == tmp_path / "pictures"
 
 
-def test_replacing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
+def test_replacing_leaves_the_old_file_when_it_fails(tmp_path):
     path = tmp_path / "new" / "a.bin"
     with replacing(path) as file:
         file.write(b"one")
@@ -331,19 +301,13 @@ def test_replacing_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["a.bin"]
 
 
-def test_a_lock_ends_with_its_block(tmp_path: Path) -> None:
-    for _ in range(2):
-        with exclusive(tmp_path / "deep" / "lock"):
-            assert (tmp_path / "deep" / "lock").exists()
-
-
-def _hold(lock: Path, queue: "multiprocessing.Queue[bool]") -> None:
+def _hold(lock, queue):
     with exclusive(lock):
         queue.put(True)
         time.sleep(60)
 
 
-def test_a_lock_keeps_others_out_until_its_process_is_dead(tmp_path: Path) -> None:
+def test_a_lock_keeps_others_out_until_its_process_is_dead(tmp_path):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     holder = context.Process(target=_hold, args=(tmp_path / "lock", queue))

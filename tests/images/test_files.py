@@ -1,25 +1,23 @@
 """Files as a store: the right picture under the right row, small to hold and to send, errors in order."""
 
-import multiprocessing
 import os
 import pickle
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from sla.errors import InputError
+from refusals import refused
 from sla.images.decode import BadImageError
 from sla.images.files import CHUNK, FileImages, find_bad, in_threads, load_into_memory
 from sla.images.paths import Paths
 from sla.progress import as_progress
 
 
-def make_files(folder: Path, count: int) -> list[str]:
+def make_files(folder, count):
     """Picture i is one colour, (i, 2i, 3i), and i + 1 pixels wide."""
     names = []
     for i in range(count):
@@ -28,7 +26,7 @@ def make_files(folder: Path, count: int) -> list[str]:
     return names
 
 
-def test_rows_come_in_the_order_asked(tmp_path: Path) -> None:
+def test_rows_come_in_the_order_asked(tmp_path):
     files = FileImages(make_files(tmp_path, 9), (4, 5), tmp_path)
     assert (len(files), files.shape, files.in_memory) == (9, (3, 4, 5), False)
     pixels, aspect = files.read(np.array([7, 0, 7, 3]))
@@ -37,9 +35,10 @@ def test_rows_come_in_the_order_asked(tmp_path: Path) -> None:
     assert aspect.tolist() == [2.0, 0.25, 2.0, 1.0]
     assert files.name(3) == str(tmp_path / "003.png")
     assert files.read([]).images.shape == (0, 3, 4, 5)
+    refused("height 0 and width 8", FileImages, ["a.png"], (0, 8))
 
 
-def test_in_memory_is_what_lazy_reading_gives(tmp_path: Path) -> None:
+def test_in_memory_is_what_lazy_reading_gives(tmp_path):
     files = FileImages(make_files(tmp_path, CHUNK + 20), (3, 3), tmp_path)
     calls: list[tuple[str, int, int]] = []
     loaded = load_into_memory(files, progress=as_progress(lambda *call: calls.append(call)))
@@ -53,7 +52,7 @@ def test_in_memory_is_what_lazy_reading_gives(tmp_path: Path) -> None:
     assert calls == [("reading images", CHUNK, CHUNK + 20), ("reading images", CHUNK + 20, CHUNK + 20)]
 
 
-def test_any_name_survives(tmp_path: Path) -> None:
+def test_any_name_survives(tmp_path):
     names = ["ein Bär.png", "a\nb.png", "猫/🐈.png", "x" * 200 + ".png", os.fsdecode(b"caf\xe9.png"), " .png"]
     paths = Paths.of(names, tmp_path)
     (tmp_path / "猫").mkdir()
@@ -69,12 +68,12 @@ def test_any_name_survives(tmp_path: Path) -> None:
     assert list(kept) == [os.path.join(tmp_path, names[i]) for i in (1, 2, 5)]
 
 
-def test_absolute_paths_stay(tmp_path: Path) -> None:
+def test_absolute_paths_stay(tmp_path):
     elsewhere = str(tmp_path / "other" / "a.png")
     assert list(Paths.of(["a.png", elsewhere], "/root/of/all")) == ["/root/of/all/a.png", elsewhere]
 
 
-def test_many_paths_are_small_to_pickle() -> None:
+def test_many_paths_are_small_to_pickle():
     names = [f"class_{i // 1000:04}/picture_{i:08}.jpg" for i in range(100_000)]
     files = FileImages(names, (8, 8), "/data")
     pickled = pickle.dumps(files)
@@ -84,7 +83,7 @@ def test_many_paths_are_small_to_pickle() -> None:
     assert len(again) == 100_000
 
 
-def test_keys_change_with_the_file(tmp_path: Path) -> None:
+def test_keys_change_with_the_file(tmp_path):
     paths = Paths.of([*make_files(tmp_path, 3), "gone.png"], tmp_path)
     before = paths.keys()
     assert len(set(before.tolist())) == 4
@@ -96,7 +95,7 @@ def test_keys_change_with_the_file(tmp_path: Path) -> None:
     assert (paths.keys() == before).tolist() == [True, False, False, True]
 
 
-def test_the_first_bad_file_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_the_first_bad_file_is_named_with_the_way_out(tmp_path):
     names = make_files(tmp_path, 3 * CHUNK)
     for row in (CHUNK + 3, 5):
         (tmp_path / names[row]).write_text("no picture")
@@ -110,7 +109,7 @@ def test_the_first_bad_file_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert threading.active_count() == before  # no thread is left behind
 
 
-def test_find_bad_decodes_the_given_rows(tmp_path: Path) -> None:
+def test_find_bad_decodes_the_given_rows(tmp_path):
     names = make_files(tmp_path, 2 * CHUNK)
     for row in (3, 7, CHUNK + 9):
         (tmp_path / names[row]).write_bytes(b"")
@@ -123,10 +122,10 @@ def test_find_bad_decodes_the_given_rows(tmp_path: Path) -> None:
     assert places == list(range(len(rows)))
 
 
-def test_threads_keep_order_and_do_not_run_far_ahead() -> None:
+def test_threads_keep_order_and_do_not_run_far_ahead():
     started: list[int] = []
 
-    def slow_first(rows: range) -> int:
+    def slow_first(rows):
         started.append(rows[0])
         time.sleep(0.05 if rows[0] == 0 else 0)
         return rows[0]
@@ -135,23 +134,3 @@ def test_threads_keep_order_and_do_not_run_far_ahead() -> None:
     assert next(results) == (range(CHUNK), 0)
     assert len(started) <= 6
     assert [value for _, value in results] == list(range(CHUNK, 100 * CHUNK, CHUNK))
-
-
-def _read_in_child(files: FileImages, queue: "multiprocessing.Queue[list[int]]") -> None:
-    queue.put(files.read([2]).images.flatten().tolist())
-
-
-def test_a_forked_worker_reads_the_same(tmp_path: Path) -> None:
-    files = FileImages(make_files(tmp_path, 3), (1, 1), tmp_path)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    worker = context.Process(target=_read_in_child, args=(files, queue))
-    worker.start()
-    assert queue.get(timeout=30) == [2, 4, 6]
-    worker.join(30)
-    assert worker.exitcode == 0
-
-
-def test_an_impossible_size_is_refused() -> None:
-    with pytest.raises(InputError, match="height 0 and width 8"):
-        FileImages(["a.png"], (0, 8))

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 class Page(HTMLParser):
     """The elements of a page with their attributes, its text, and its tables."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source):
         super().__init__()
         self.source, self.found, self.text = source, [], ""
         self.tables: dict[str, list[list[str]]] = {}
@@ -129,7 +128,7 @@ def browse(tmp_path):
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
 
-    def visit(source: str, *options: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+    def visit(source, *options):
         file, log = tmp_path / "page.html", tmp_path / "net.json"
         file.write_text(source, encoding="utf-8")
         quiet = "no-first-run disable-background-networking disable-component-update disable-sync"
@@ -143,7 +142,7 @@ def browse(tmp_path):
     return visit
 
 
-def _requests(log: Path) -> list[str]:
+def _requests(log):
     """The browser's own requests have no origin and do not count."""
     lines = [line for line in log.read_text().splitlines() if '"initiator":"' in line]
     lines = [line for line in lines if '"initiator":"not an origin"' not in line]

@@ -45,14 +45,8 @@ def test_accuracies_are_counted_by_hand():
     assert medium[:5] == ("medium-shot, 20 to 100", 2, "20 to 100", 3, pytest.approx([200 / 3, 100]))
     assert few[:5] == ("few-shot, below 20", 1, "3", 3, pytest.approx([100 / 3, 100]))
     mean = 100 * (3 / 4 + 1 / 2 + 1 / 1 + 1 / 3) / 4
-    assert one.balanced == (
-        "balanced (mean over classes)",
-        4,
-        "3 to 200",
-        10,
-        pytest.approx([mean, 100]),
-        None,
-    )
+    assert one.balanced[:4] == ("balanced (mean over classes)", 4, "3 to 200", 10)
+    assert one.balanced[4:] == (pytest.approx([mean, 100]), None)
     assert one.counts == [("ant", 200), ("bee", 100), ("cat", 20), ("dog", 3)]
     assert (one.equal, one.thirds) == (False, False)
 
@@ -92,11 +86,8 @@ def test_the_page_of_a_run_on_a_long_tail_shows_them(tmp_path, tiny_settings, pa
     head, *rows = page.tables["Accuracy by class frequency"]
     assert head[4:] == ["single", "aggregated", "distilled *", "95% interval *"]
     counts = run.result["train_counts"]
-    assert [row[1] for row in rows[:3]] == [
-        str(sum(n > 100 for n in counts)),
-        str(sum(20 <= n <= 100 for n in counts)),
-        str(sum(n < 20 for n in counts)),
-    ]
+    groups = (sum(n > 100 for n in counts), sum(20 <= n <= 100 for n in counts), sum(n < 20 for n in counts))
+    assert [row[1] for row in rows[:3]] == [str(count) for count in groups]
     predicted = outputs.logits["distilled"].argmax(1)
     recalls = [(predicted[dataset.targets == c] == c).double().mean().item() for c in range(10)]
     assert rows[3][6] == f"{100 * sum(recalls) / 10:.2f}%"

@@ -73,8 +73,3 @@ def test_runs_that_differ_in_their_seed_are_grouped(comparison, finished_run, tm
     )
     assert [row[5] for row in rows] == ["reference", f"{points:+.1f} to {points:+.1f}", "different seeds"]
     assert page.tables["Settings that differ"][1:] == [["run.seed", "0", "1", "0", "1", "2"]]
-
-
-def test_the_page_says_what_decides(comparison, parse):
-    words = " ".join(parse(compare_page(comparison)).text.split())
-    assert "McNemar's exact p, adjusted for the number of tests (Holm), decides, below 0.05" in words

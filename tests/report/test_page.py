@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sla.report.charts import Series, Strip, line_chart, nice_ticks, strip_chart, thinned
-from sla.report.page import render, write
+from sla.report.page import render
 from sla.report.pictures import picture
 from sla.stats import Interval, interval
 
@@ -99,12 +99,3 @@ def test_many_points_are_averaged():
     thin = thinned([(float(i), float(i % 2)) for i in range(1000)], 100)
     assert len(thin) == 100
     assert thin[0] == (4.5, 0.5)
-
-
-def test_a_failed_write_leaves_the_old_page(tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write(path, "\ud800 cannot be encoded")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -1,7 +1,6 @@
 """The paper-scale recipes of few-shot learning, built and run for a step, against numbers written by hand."""
 
 import pytest
-import torch
 
 from sla.augment.ops import ColorJitter, Flip, Normalize, RandomCrop
 from sla.augment.pipelines import train_pipeline
@@ -9,11 +8,8 @@ from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops, count_parameters
 from sla.recipes.load import recipe_settings
 from sla.reproduce.costs import flop_of, images_of
-from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiment
 from sla.runs.schedules import rate_factor
-from sla.sampling.draws import Draws
-from sla.tasks.fewshot.model import build_model
 from sla.tasks.registry import make_config, with_values
 
 CIFAR = (129.377, 124.106, 112.478), (68.209, 65.431, 70.459)  # of pixels up to 255
@@ -92,30 +88,3 @@ def test_network(dataset):
     assert images_of(settings) == images
     assert flop_of(settings) == 3 * 2 * multiply_adds * images
     assert images_of(settings | {"method.views": "rot4"}) == 4 * images
-
-
-@pytest.mark.parametrize("row", ["protonet", "protonet-ag", "metaoptnet-rr", "metaoptnet-rr-ag"])
-@pytest.mark.parametrize("column", ["cifar-fs-1", pytest.param("mini-imagenet-5", marks=pytest.mark.slow)])
-def test_one_step(row, column):
-    """One episode instead of eight, with one query and one shot: 5 labels, or 20 with the rotations."""
-    table = experiment("table6")
-    settings = cell_settings(table.rows[row], table.columns[column], "paper")
-    config, part = config_of(settings), config_of(settings).model
-    about = {"backbone": part.backbone, "backbone_options": part.options, "head": config.method.name}
-    about |= {"head_options": config.method.options, "views": config.method.views, "reading": part.reading}
-    model = build_model(about).train()
-    pipeline = train_pipeline(config.augment, part.resolution, part.mean, part.std)
-    count, shot = 10, 1
-    pixels = torch.randint(0, 256, (count, 3, part.resolution, part.resolution), dtype=torch.uint8)
-    images = pipeline(pixels, Draws(0, 0, count), torch.ones(count))
-    support, query = images[None].split([5 * shot, 5], 1)
-    targets, asked = torch.arange(5).repeat_interleave(shot)[None], torch.arange(5)[None]
-    losses = model.losses(support, targets, query, asked, 5, config.method.label_smoothing)
-    losses["loss"].backward()
-    assert losses["loss"].isfinite()
-    assert losses["output"].shape == (5, 5)
-    with torch.no_grad():
-        seen, queried = (model.view_features(part[0])[None] for part in (support, query))
-        views = 4 if row.endswith("ag") else 1
-        assert model.joint_logits(seen, targets, queried, 5).shape == (1, 5 * views, 5 * views)
-    assert all(value.grad is not None for value in model.backbone.parameters())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sla.errors import InputError
+from refusals import refused
 from sla.recipes import SCALES
 from sla.reproduce.jobs import cells_of, content_key, jobs_of
 from sla.reproduce.names import EXPERIMENTS
@@ -62,5 +62,4 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
     ],
 )
 def test_unknown_names_are_refused(arguments, said):
-    with pytest.raises(InputError, match=said):
-        cells_of(*arguments)
+    refused(said, cells_of, *arguments)

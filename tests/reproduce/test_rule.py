@@ -19,21 +19,13 @@ stats = pytest.importorskip("scipy.stats")
 def made_up(cells, runs=None):
     """Results from {(row, column): {seed: number}}; a run for each number, or those named in `runs`."""
     values = {Place("table1", *cell): numbers for cell, numbers in cells.items()}
-    records = {
-        place: {
-            seed: Record(
-                key=(runs or {}).get((place.row, place.column), f"{place.row} {place.column}") + str(seed),
-                kind="train",
-                scale="small",
-                label="",
-                seed=seed,
-                settings={},
-                members=[],
-            )
-            for seed in numbers
-        }
-        for place, numbers in values.items()
-    }
+
+    def record(place, seed):
+        key = (runs or {}).get((place.row, place.column), f"{place.row} {place.column}")
+        about = {"kind": "train", "scale": "small", "label": "", "settings": {}, "members": []}
+        return Record(key=f"{key}{seed}", seed=seed, **about)
+
+    records = {place: {seed: record(place, seed) for seed in numbers} for place, numbers in values.items()}
     return Results("small", values, records)
 
 
@@ -47,15 +39,9 @@ def seeded(*numbers):
 
 def test_a_pooled_effect_by_hand():
     """Two contrasts in one column, one in another with more seeds and more noise."""
-    results = made_up(
-        {
-            ("base", "x"): seeded(50, 51, 52),
-            ("a", "x"): seeded(53.0, 54.5, 54.0),
-            ("b", "x"): seeded(51.0, 51.5, 53.5),
-            ("base", "y"): seeded(60, 61, 62, 63),
-            ("a", "y"): seeded(65, 62, 66, 71),
-        }
-    )
+    cells = {("base", "x"): seeded(50, 51, 52), ("base", "y"): seeded(60, 61, 62, 63)}
+    cells |= {("a", "x"): seeded(53.0, 54.5, 54.0), ("b", "x"): seeded(51.0, 51.5, 53.5)}
+    results = made_up(cells | {("a", "y"): seeded(65, 62, 66, 71)})
     found = pool([over("a", "x"), over("b", "x"), over("a", "y")], results)
     x = [(3.0 + 1.0) / 2, (3.5 + 0.5) / 2, (2.0 + 1.5) / 2]
     y = [5, 1, 4, 8]
@@ -83,12 +69,10 @@ def test_one_column_is_students_test(threshold):
 
 def test_columns_that_share_a_run_are_one_group_and_count_as_two_columns():
     """As 1-shot and 5-shot of a model that is trained once."""
-    cells = {
-        ("base", "one"): seeded(1, 2, 3),
-        ("base", "five"): seeded(1, 2, 3),
+    cells = {("base", column): seeded(1, 2, 3) for column in ("one", "five", "other")}
+    cells |= {
         ("a", "one"): seeded(2, 4, 4),
         ("a", "five"): seeded(2.5, 4, 4),
-        ("base", "other"): seeded(1, 2, 3),
         ("a", "other"): seeded(4, 6, 8),
     }
     contrasts = [over("a", column) for column in ("one", "five", "other")]
@@ -97,18 +81,13 @@ def test_columns_that_share_a_run_are_one_group_and_count_as_two_columns():
     assert (len(apart.seeds), len(shared.seeds)) == (3, 2)
     assert shared.effect.mean == pytest.approx(apart.effect.mean)
     first, second = [1.25, 2, 1], [3, 4, 5]
-    assert shared.effect.error == pytest.approx(
-        math.sqrt(4 / 9 * variance(first) / 3 + variance(second) / 27)
-    )
+    error = math.sqrt(4 / 9 * variance(first) / 3 + variance(second) / 27)
+    assert shared.effect.error == pytest.approx(error)
 
 
 def test_one_seed_does_not_enter_and_is_named():
-    cells = {
-        ("base", "x"): seeded(1, 2),
-        ("a", "x"): seeded(3, 5),
-        ("base", "y"): seeded(1),
-        ("a", "y"): seeded(9),
-    }
+    cells = {("base", "x"): seeded(1, 2), ("a", "x"): seeded(3, 5)}
+    cells |= {("base", "y"): seeded(1), ("a", "y"): seeded(9)}
     found = pool([over("a", "x"), over("a", "y")], made_up(cells))
     assert found.effect.mean == pytest.approx(2.5)
     assert [contrast.label for contrast in found.left_out] == ["a y"]
