@@ -208,7 +208,7 @@ JOINT, CLASSES, TARGET = torch.zeros(24, 20), torch.zeros(24, 5), torch.tensor([
         (lambda: sla.sla_loss(JOINT, TARGET, 4, view_reduction="meen"), "did you mean 'mean'"),
         (lambda: sla.aggregate_views(JOINT, 4, average="logit"), "did you mean 'logits'"),
         (lambda: sla.average_views(torch.zeros(1, 4, 2), average="marginal"), "needs the joint logits"),
-        (lambda: sla.aggregate_views(JOINT[:5], 4), "5 rows are no multiple of 4 views"),
+        (lambda: sla.aggregate_views(JOINT[:5], 4), "5 rows are not a multiple of 4 views"),
         (lambda: sla.aggregate_views(JOINT, 0), "at least one view, not 0"),
         (lambda: sla.aggregate_views(JOINT[0], 4), "must be (B*M, N*M), not (20,)"),
         (lambda: sla.select_view(JOINT, 4, 4), "view 4 is out of range"),

@@ -238,7 +238,7 @@ def test_leaving_a_loop_ends_its_workers():
 
 SCRIPT = """
     import sys
-    sys.path[:0] = [{folder!r}, {folder!r} + "/../helpers"]
+    sys.path[:0] = [{folder!r}, {folder!r} + "/../support"]
     import multiprocessing, signal
     from sla.sampling.loader import TrainLoader
     from test_loader import make_dataset
