@@ -72,7 +72,7 @@ def score_episodes(
     if len(names) > 2:
         raise InputError(f"one run, or two to compare, not {len(names)}")
     if (method or views) and all(Path(name).is_dir() for name in names):
-        raise InputError("a run has its own method and views: they are for pretrained backbones")
+        raise InputError("--method and --views are for pretrained backbones: a run has its own")
     chosen = [(None, None) if Path(name).is_dir() else (method, views) for name in names]
     models = [open_tested(name, checkpoint, *some) for name, some in zip(names, chosen, strict=True)]
     own = [model.config.episodes for model in models]
@@ -116,7 +116,8 @@ def _most_queries(tests: Sequence[Dataset], shot: int) -> int:
     """As many query images as the smallest class leaves."""
     smallest = min(int(test.counts().min()) for test in tests)
     if smallest <= shot:
-        raise InputError(f"the smallest class has {smallest} pictures, {shot} shots leave none: lower --shot")
+        left = f"{shot} shots leave none to ask; lower --shot"
+        raise InputError(f"the smallest class has {smallest} pictures: {left}")
     return min(smallest - shot, MOST_QUERIES)
 
 
