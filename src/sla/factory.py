@@ -1,6 +1,7 @@
 """Classifiers by name: `create` one from a backbone and a method, `save` it, `load` it."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError
-from sla.methods import SLA, Method, describe_method, restore_method
+from sla.methods import METHODS, SLA, Method, find_method, takes_views
+from sla.plugins import name_of
+from sla.views import Views, parse_views
 
 FORMAT = 1
 DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # the metadata of a saved file
@@ -125,3 +128,41 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if num_classes > most or (names is not None and len(names) != num_classes):
         raise InputError(f"{path}: its num_classes {num_classes} does not fit its weights and class names")
     return described, weights
+
+
+def describe_method(method: Method) -> dict[str, Any]:
+    """A method as plain data, without the criterion, which inference does not need."""
+    names = [
+        name for name, declared in METHODS.items() if declared.make is type(method) and not declared.preset
+    ]
+    described: dict[str, Any] = {"name": names[0] if names else name_of(type(method))}
+    for each in fields(method):  # type: ignore[arg-type]
+        value = getattr(method, each.name)
+        if each.name == "views":
+            described["views"] = _text_of(value)
+        elif each.name != "criterion":
+            described[each.name] = value
+    return described
+
+
+def restore_method(described: dict[str, Any]) -> Method:
+    """The method that `describe_method` described; a class from outside sla must have been allowed."""
+    kind = find_method(described["name"]).make
+    arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
+    if takes_views(described["name"]):
+        arguments["views"] = parse_views(described["views"])
+    return kind(**arguments)
+
+
+def _text_of(views: Views) -> str:
+    """The text form of views, if it can be parsed again."""
+    try:
+        same = parse_views(views.text) == views
+    except InputError:
+        same = False
+    if not same:
+        raise InputError(
+            f"views of your own ({views.text}) cannot be written to a file unless they are named "
+            "package.module:Name; save the state_dict instead"
+        )
+    return views.text

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,9 @@ from sla.losses import (
     sla_loss,
     view_loss,
 )
-from sla.plugins import import_plugin, is_plugin_name, name_of
+from sla.plugins import import_plugin, is_plugin_name
 from sla.renamed import warn_renamed
-from sla.views import Identity, Rotation, Views, check_views, expand_views, parse_views, take_views
+from sla.views import Identity, Rotation, Views, check_views, expand_views, take_views
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Method:
 
     views: Views
     criterion: Criterion
+    head: str
     inferences: tuple[str, ...] = ("single",)
     parts: tuple[str, ...] = ()  # names of the parts of the loss, as in the dict of `losses`
     least_views: int = 1  # views per image and step, at least; from 2 on, the first is the unchanged image
@@ -166,10 +167,6 @@ class Baseline(Method):
     def __post_init__(self) -> None:
         check_head(self.head, self.criterion)
 
-    def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """One plain head."""
-        return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
-
     def losses(
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
@@ -192,10 +189,6 @@ class DataAugmentation(Method):
     def __post_init__(self) -> None:
         check_views(self.views)
         check_head(self.head, self.criterion)
-
-    def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """One plain head."""
-        return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
 
     def losses(
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
@@ -265,8 +258,6 @@ class SLA(Method):
     criterion: Criterion = cross_entropy
     head: str = "linear"
 
-    FEW: ClassVar[tuple[int, int]] = (1, 2)  # views per step when fine-tuning, without and with a student
-
     def __post_init__(self) -> None:
         check_views(self.views)
         check_head(self.head, self.criterion)
@@ -297,7 +288,7 @@ class SLA(Method):
     @property
     def finetuning_views(self) -> int | None:  # type: ignore[override]
         """With pretrained weights, more epochs with fewer views beat fewer epochs with all, at equal cost."""
-        return self.FEW[self.distill]
+        return self.least_views
 
     @property
     def one_pass(self) -> str:  # type: ignore[override]
@@ -392,41 +383,3 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
     if "views" in known:
         options["views"] = Rotation() if views is None else views
     return kind(**preset | options)
-
-
-def describe_method(method: Method) -> dict[str, Any]:
-    """A method as plain data, without the criterion, which inference does not need."""
-    names = [
-        name for name, declared in METHODS.items() if declared.make is type(method) and not declared.preset
-    ]
-    described: dict[str, Any] = {"name": names[0] if names else name_of(type(method))}
-    for each in fields(method):  # type: ignore[arg-type]
-        value = getattr(method, each.name)
-        if each.name == "views":
-            described["views"] = _text_of(value)
-        elif each.name != "criterion":
-            described[each.name] = value
-    return described
-
-
-def restore_method(described: dict[str, Any]) -> Method:
-    """The method that `describe_method` described; a class from outside sla must have been allowed."""
-    kind = find_method(described["name"]).make
-    arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
-    if takes_views(described["name"]):
-        arguments["views"] = parse_views(described["views"])
-    return kind(**arguments)
-
-
-def _text_of(views: Views) -> str:
-    """The text form of views, if it can be parsed again."""
-    try:
-        same = parse_views(views.text) == views
-    except InputError:
-        same = False
-    if not same:
-        raise InputError(
-            f"views of your own ({views.text}) cannot be written to a file unless they are named "
-            "package.module:Name; save the state_dict instead"
-        )
-    return views.text

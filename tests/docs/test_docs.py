@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "core": {"plugins", "renamed"},
     "model_file": {"disk"},
     "backbones": {"disk", "plugins"},
-    "factory": {"core", "backbones", "disk", "model_file"},
+    "factory": {"core", "backbones", "disk", "model_file", "plugins"},
     "images": {"disk", "progress"},
     "sampling": {"disk", "images"},
     "augment": {"disk", "images", "sampling"},
