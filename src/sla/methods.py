@@ -76,8 +76,8 @@ class Method:
         return "single"
 
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
-        """New heads for this number of features."""
-        raise InputError(f"{type(self).__name__} does not say which heads it needs")
+        """New heads for features of this width; one plain head by default."""
+        return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})
 
     def build_memory(self, num_images: int, num_classes: int) -> nn.Module | None:
         """State per training image that `losses` keeps between steps; None if there is none.
