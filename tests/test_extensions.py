@@ -188,6 +188,10 @@ def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
                 losses = super().losses(heads, features, target, context)
                 return losses | {"loss": self.factor * losses["loss"]}
 
+        from sla.tasks.classifier import config as module
+
+        fields = module._option_fields()
+        assert fields["factor"][1].description == "of the loss"  # the key method.factor
         method = sla.create_method("halved", factor=0.25)
         with pytest.raises(InputError, match="method 'halved' has no option 'factr', did you mean 'factor'"):
             sla.create_method("halved", factr=1)
@@ -250,3 +254,19 @@ def test_the_hooks_are_found_on_any_module_and_called_by_a_run(tmp_path, monkeyp
     trained = max(made, key=lambda module: len(module.calls))
     assert [step for step, _ in trained.calls] == [0, 1, 2, 3]
     assert {steps for _, steps in trained.calls} == {3}
+
+
+def test_a_method_of_ones_own_may_declare_options_and_is_planned_with_them(tmp_path, monkeypatch):
+    (tmp_path / "declared.py").write_text(
+        "from dataclasses import dataclass\nimport sla\nfrom sla.methods import option\n\n\n"
+        "@dataclass(frozen=True)\nclass Declared(sla.SLA):\n"
+        "    few: int = option(1, 'views of a step', ge=1)\n\n"
+        "    @property\n    def least_views(self):\n        return self.few\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    tiny = {"model__backbone": "convnet4", "run__iterations": 2, "run__compile": False}
+    own = {"method__name": "declared:Declared", "method__options": {"few": 3}}
+    run = sla.fit("digits", tmp_path / "run", **tiny, **own)
+    assert run.model.method.few == 3
+    with pytest.raises(InputError, match="needs 3 views of each image"):
+        sla.fit("digits", tmp_path / "wrong", method__views_per_step=2, **tiny, **own)

@@ -80,7 +80,7 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     for step in range(STEPS):
         batch = augment(images, Draws(seed, step, len(images)), aspect)
         optimizer.zero_grad()
-        model.losses(batch, targets)["loss"].backward()
+        model(batch, targets)["loss"].backward()
         optimizer.step()
         schedule.step()
     model.eval()

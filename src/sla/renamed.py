@@ -1,4 +1,4 @@
-"""Old names of arguments, accepted with a warning for one version."""
+"""Old names, accepted with a warning for one version."""
 
 import warnings
 from collections.abc import Callable
@@ -29,4 +29,4 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]
 
 def warn_renamed(old: str, new: str) -> None:
     """Say that something has a new name; the old one works in this version and not in the next."""
-    warnings.warn(f"{old} is now {new}; the old name goes in the next version", SLAWarning, stacklevel=4)
+    warnings.warn(f"{old} is now {new}; the old name goes in the next version", SLAWarning, stacklevel=3)

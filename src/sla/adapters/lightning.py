@@ -36,7 +36,7 @@ class SLAModule(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The method's loss of one base batch."""
-        losses = self.model.losses(*batch)
+        losses = self.model(*batch)
         self.log_dict({f"train/{name}": value for name, value in losses.items() if name != "output"})
         return losses["loss"]
 

@@ -22,7 +22,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
     """Images (n, H, W), (n, H, W, C) or (n, C, H, W) and labels of any kind in, a classifier out.
 
     Pixels are standardised by the training set's mean and deviation; nothing else is done to them. For crops,
-    flips and schedules of your own, write a loop around `Classifier.losses`.
+    flips and schedules of your own, write a loop around the classifier.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
             # Batch norm needs more than one image: the rest of an epoch that fills no batch waits.
             for rows in torch.randperm(len(images))[: len(images) // size * size].split(size):
                 optimizer.zero_grad()
-                self.model_.losses(images[rows], targets[rows])["loss"].backward()
+                self.model_(images[rows], targets[rows])["loss"].backward()
                 optimizer.step()
                 schedule.step()
 

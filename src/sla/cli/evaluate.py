@@ -65,7 +65,9 @@ def evaluate(
             count, found = _alone(runs[0], data, inference, on_bad_image, progress, options)
     if json_:
         print(
-            json.dumps({"run": " ".join(folders), "which": checkpoint, "images": count, "inference": found})
+            json.dumps(
+                {"run": " ".join(folders), "checkpoint": checkpoint, "images": count, "inference": found}
+            )
         )
         return
     print(f"{count:,} images, {checkpoint} checkpoint")

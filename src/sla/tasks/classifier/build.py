@@ -10,7 +10,7 @@ from torch import Tensor
 from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import create
-from sla.methods import METHODS, Method, create_method, find_method, method_options
+from sla.methods import METHODS, Method, create_method, method_options
 from sla.runs.weights import load_backbone
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.config import ClassifierConfig
@@ -21,11 +21,19 @@ from sla.views import parse_views
 def build_method(config: ClassifierConfig, counts: Sequence[int] | np.ndarray | None = None) -> Method:
     """The method with its views and its criterion; `counts` (N,) are the training images of each class."""
     part = config.method
-    if part.options and part.name in METHODS:
+    return plan_method(config, criterion=build_criterion(part, counts), head=part.head or "linear")
+
+
+def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
+    """The method with its views and options; with plain cross entropy by default, which is enough for a plan."""
+    part = config.method
+    if part.name not in METHODS:
+        options = part.options
+    elif part.options:
         raise InputError(f"method.options are for methods of your own; {part.name} has keys, method.NAME")
-    declared = {name: getattr(part, name) for name in method_options(find_method(part.name).make)}
-    settings = {"criterion": build_criterion(part, counts), "head": part.head or "linear"}
-    return create_method(part.name, parse_views(part.views), **declared | part.options | settings)
+    else:
+        options = {name: getattr(part, name) for name in method_options(METHODS[part.name].make)}
+    return create_method(part.name, parse_views(part.views), **options | settings)
 
 
 def build_model(

@@ -12,7 +12,7 @@ from sla.errors import InputError
 from sla.images.cache_paths import cache_dir
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
-from sla.methods import create_method, takes_views
+from sla.methods import takes_views
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
@@ -30,10 +30,10 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
+from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import AUTO, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import same_classes, split_images
-from sla.views import parse_views
 
 LEAST_STEPS = 2000
 
@@ -127,7 +127,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
         return config.model_copy(update={"augment": config.augment or chosen})
     pretrained = has_pretrained() and not grey
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
-    has_weights = chosen == "efficientnet_lite0" and pretrained
+    has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
     config = fill_missing(
         config,
@@ -177,7 +177,7 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
 
 
 def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
-    method = create_method(config.method.name, parse_views(config.method.views))
+    method = plan_method(config)
     num_views, few = len(method.views), method.finetuning_views
     if num_views == 1:  # the plain image alone, whatever views are named
         config = override(config, "method", views_per_step=1)
@@ -188,7 +188,7 @@ def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> Clas
 
 
 def _check_views(config: ClassifierConfig) -> None:
-    method = create_method(config.method.name, parse_views(config.method.views))
+    method = plan_method(config)
     num_views = len(method.views)
     chosen = config.method.views_per_step or num_views
     if chosen > num_views:

@@ -82,7 +82,7 @@ def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> Few
     large = native > MIDDLE
     published = large and has_pretrained()
     chosen = config.model.backbone or ("efficientnet_lite0" if published else "convnet4")
-    weights = "pretrained" if chosen == "efficientnet_lite0" and published else "none"
+    weights = "pretrained" if large and has_pretrained(chosen) else "none"
     config = fill_missing(config, "model", backbone=chosen, weights=weights)
     tuned = config.model.weights != "none"
     config = fill_missing(config, "model", resolution=native if not large else 128 if tuned else 84)

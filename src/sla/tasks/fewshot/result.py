@@ -18,7 +18,7 @@ def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
     splits = (("train", plan.train), ("val", plan.val), ("test", plan.test))
     val = {"step": trainer.position.best_step, "accuracy": trainer.position.best_accuracy}
     return {
-        "task": "few-shot",
+        "task": "fewshot",
         "headline": trainer.model.inferences[-1],
         "accuracies": {name: {"step": step, "test": tested} for name, (step, tested) in found.items()},
         "val": val if plan.val else None,
