@@ -25,7 +25,7 @@ def build_method(config: ClassifierConfig, counts: Sequence[int] | np.ndarray | 
 
 
 def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
-    """The method with its views and options; with plain cross entropy by default, which is enough for a plan."""
+    """The method with its views and options; its criterion is cross entropy by default, enough for a plan."""
     part = config.method
     if part.name not in METHODS:
         options = part.options
