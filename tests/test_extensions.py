@@ -270,3 +270,19 @@ def test_a_method_of_ones_own_may_declare_options_and_is_planned_with_them(tmp_p
     assert run.model.method.few == 3
     with pytest.raises(InputError, match="needs 3 views of each image"):
         sla.fit("digits", tmp_path / "wrong", method__views_per_step=2, **tiny, **own)
+
+
+def test_a_criterion_with_parameters_is_kept_for_resuming_and_not_needed_to_open(folder, tmp_path):
+    (folder / "learnt.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Scaled(nn.CrossEntropyLoss):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.scale = nn.Parameter(torch.ones(()))\n\n"
+        "    def forward(self, input, target):\n        return super().forward(self.scale * input, target)\n"
+    )
+    words = ["train", "digits", "--out", "scaled", "--method", "baseline", "--criterion", "learnt:Scaled"]
+    call(folder, *words, *TINY, *QUICK)
+    assert not any(name.startswith("criterion") for name in weights(folder / "scaled"))
+    (state,) = (folder / "scaled").glob("checkpoint/last-*/state.safetensors")
+    assert load_file(state)["criterion.scale"] != 1
+    assert "single" in call(folder, "evaluate", "scaled")
+    call(folder, "train", "--resume", "--out", "scaled", "--allow", "learnt:Scaled", "--no-report")

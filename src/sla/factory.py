@@ -59,6 +59,7 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
     """
     from safetensors.torch import save
 
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not model.spec:
         raise InputError("only a classifier made by create() with a named backbone can be saved whole")
     if model.class_names is not None and len(model.class_names) != model.num_classes:
@@ -71,7 +72,9 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
         "classes": model.class_names,
         "about": about,
     }
-    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    # What a criterion learns is for training alone: checkpoints keep it in their state.
+    own = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
+    tensors = {name: value.contiguous() for name, value in own.items()}
     with replacing(Path(path)) as file:
         file.write(save(tensors, {"sla": json.dumps(described)}))
 

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -377,9 +377,11 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
     """A method by its name in the paper's tables or by `package.module:Class`; rotation by default."""
     kind, preset = find_method(name)
     known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
-    for given in options:
+    for given, value in options.items():
         if given not in known:
             raise InputError(f"method {name!r} has no option {given!r}{nearest(given, known)}")
+        if get_type_hints(kind).get(given) in (int, float) and not isinstance(value, int | float):
+            raise InputError(f"method {name!r}: option {given!r} is a number, not {value!r}")
     if "views" in known:
         options["views"] = Rotation() if views is None else views
     return kind(**preset | options)

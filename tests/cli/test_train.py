@@ -138,7 +138,7 @@ def test_a_resumed_run_is_called_by_its_own_method(tmp_path):
 
 def test_evaluate_shows_every_kind_side_by_side(run):
     told = sla("evaluate", run)
-    assert "360 images, last checkpoint" in told
+    assert "360 test images, last checkpoint" in told
     found = json.loads(sla("evaluate", run, "--json", "--checkpoint", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():

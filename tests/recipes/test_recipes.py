@@ -90,7 +90,7 @@ def test_with_other_images_only_what_fits_its_own_is_left_out():
     own = recipe_settings("cifar10_longtail100")
     assert recipe_settings("cifar10_longtail100", data="cifar10") == own
     left_out = own.keys() - recipe_settings("cifar10_longtail100", data="photos/").keys()
-    assert left_out == {"data.source", "data.long_tail_max", "model.mean", "model.std"}
+    assert left_out == {"data.source", "data.hold_out", "data.long_tail_max", "model.mean", "model.std"}
 
 
 def test_the_file_has_no_key_twice():

@@ -125,7 +125,7 @@ def test_gone_and_new_images_are_said_with_their_counts(place, capsys):
     (place / "photos" / "c").rmdir()
     code, out, err = cli(capsys, "evaluate", place / "run")
     assert code == 0
-    assert out.startswith("23 images")
+    assert out.startswith("23 held-out images")
     (line,) = [line for line in err if "held-out" in line]
     assert "1 of its 24 held-out images is gone" in line
     assert "3 images are new" in line

@@ -98,7 +98,7 @@ def test_factors_are_checked_and_written(tmp_path):
 @pytest.mark.parametrize("biases", [True, False])
 def test_what_decays(norms, biases):
     """After a step without gradients only what decays has moved, and by the rate times the decay."""
-    model = create("wrn10_1", 3, SLA(distill=True), conv_bias=True)
+    model = create("wrn10_1", 3, SLA(distill=True), variant="fast-autoaugment")
     for parameter in model.parameters():
         torch.nn.init.ones_(parameter)
         parameter.grad = torch.zeros_like(parameter)

@@ -56,3 +56,16 @@ def test_a_damaged_file_is_as_good_as_none(images, tmp_path, damage):
     write_scores(path, Scores({"single": torch.randn(20, 3)}, content_keys(images)))
     path.write_bytes(damage(path.read_bytes()))
     assert read_scores(path) is None
+
+
+def test_scores_of_another_model_are_not_taken(images, tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights.safetensors").write_bytes(name.encode())
+    write_scores(
+        tmp_path / "one" / "s.safetensors", Scores({"single": torch.randn(20, 3)}, content_keys(images))
+    )
+    assert read_scores(tmp_path / "one" / "s.safetensors") is not None
+    moved = tmp_path / "other" / "s.safetensors"
+    moved.write_bytes((tmp_path / "one" / "s.safetensors").read_bytes())
+    assert read_scores(moved) is None

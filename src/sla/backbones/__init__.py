@@ -96,8 +96,12 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
             factory = _PATTERNS[pattern]
     if factory is None:
         hint = nearest(name, [*list_backbones(), "timm:<name>"])
-        own = f"; custom code needs --allow {name}" if is_plugin_name(name) else ""
-        raise InputError(f"no backbone is called {name!r}{hint}{own}")
+        own = (
+            f" unless you trust the custom code of that name and --allow {name}"
+            if is_plugin_name(name)
+            else ""
+        )
+        raise InputError(f"no backbone is called {name!r}{own}{hint}")
     _check_options(name, factory, options)
     try:
         return factory(name, **options)

@@ -70,7 +70,7 @@ def evaluate(
             )
         )
         return
-    print(f"{count:,} images, {checkpoint} checkpoint")
+    print(f"{count:,} {_kind_of_images(runs[0], data)}, {checkpoint} checkpoint")
     if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
@@ -99,6 +99,11 @@ def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
     if len(others) > 1 or (others and others[0] != words[-1]):
         raise InputError(f"{others[0]}: not a run: no config.yaml in it")
     return words[: len(words) - len(others)], others[0] if others else None
+
+
+def _kind_of_images(run: "Run", data: str | None) -> str:
+    images = {} if data else run.result.get("images", {})
+    return "images" if not images else "test images" if images.get("test") else "held-out images"
 
 
 def _alone(

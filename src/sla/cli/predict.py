@@ -19,7 +19,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled. Default: best in one pass.")
+        str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
     ] = None,
     checkpoint: Annotated[
         str, typer.Option(help="Checkpoint: last, or best on the held-out images.")

@@ -142,9 +142,9 @@ class Comparison:
             del config["run.seed"]
             step = entry.run.unfinished  # what is not at its end is not one of the seeds of what is
             found.setdefault(json.dumps([entry.inference, step, config], default=str), []).append(place)
-        if all(len(places) == 1 for places in found.values()):
-            return []
         seeds = [entry.run.config.run.seed for entry in self.entries]
+        if all(len({seeds[place] for place in places}) == 1 for places in found.values()):
+            return []
         top1 = [accuracy.mean for accuracy in self.accuracies]
         return [SeedGroup(own, [seeds[i] for i in own], [top1[i] for i in own]) for own in found.values()]
 

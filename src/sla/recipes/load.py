@@ -14,7 +14,9 @@ from sla.recipes import SCALES
 
 Settings = dict[str, Any]
 VERSION = "recipe.version"  # a part of what names a run, not a key of its configuration
-OWN_DATA = ("data.source", "data.long_tail_max", "model.mean", "model.std")  # of no use with other images
+OWN_DATA = (  # of no use with other images
+    *("data.source", "data.hold_out", "data.per_class", "data.long_tail_max", "model.mean", "model.std"),
+)
 
 
 class Entry(BaseModel):

@@ -56,7 +56,7 @@ def save_checkpoint(
             contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
             save_file(contiguous, temporary / STATE, {"position": json.dumps(asdict(position))})
             (temporary / CHECKSUMS).write_text(
-                json.dumps({name: _checksum(temporary / name) for name in (WEIGHTS, STATE)})
+                json.dumps({name: file_checksum(temporary / name) for name in (WEIGHTS, STATE)})
             )
             for name in (STATE, CHECKSUMS):
                 with open(temporary / name, "rb+") as file:
@@ -104,7 +104,7 @@ def check_file(path: Path, advice: str = "") -> None:
     """Refuse a file of a checkpoint that is not what was written; older checkpoints have no checksums."""
     try:
         written = json.loads((path.parent / CHECKSUMS).read_bytes())
-        intact = path.name not in written or _checksum(path) == written[path.name]
+        intact = path.name not in written or file_checksum(path) == written[path.name]
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError):  # the checksums themselves are not readable
@@ -127,7 +127,8 @@ def _intact(path: Path) -> str:
     return ""
 
 
-def _checksum(path: Path) -> str:
+def file_checksum(path: Path) -> str:
+    """Of the bytes of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
@@ -153,7 +154,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 def _all(folder: Path, kind: str) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{kind}-*") if path.is_dir()) if folder.is_dir() else []
+    """The checkpoints of a kind in order; a copy under another name is somebody's own."""
+    found = folder.glob(f"{kind}-*") if folder.is_dir() else ()
+    return sorted(
+        path for path in found if path.is_dir() and re.fullmatch(r"\d{8}", path.name[len(kind) + 1 :])
+    )
 
 
 def _folder_to_disk(folder: Path) -> None:

@@ -210,7 +210,8 @@ class Loop(ABC):
         if self.average is not None:
             self.average.restore(tensors)
             weights = _below("model.", tensors)
-        self.model.load_state_dict(weights)
+        criterion = {n: v for n, v in tensors.items() if n.startswith("criterion.")}
+        self.model.load_state_dict(weights | criterion)
         restore_optimizer(self.optimizer, tensors)
         if self.memory is not None:
             self.memory.load_state_dict(_below("memory.", tensors))
@@ -278,6 +279,8 @@ class Loop(ABC):
         if kind == "last":
             tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
             tensors |= {f"scaler.{n}": torch.tensor(v) for n, v in self.scaler.state_dict().items()}
+            states = self.model.state_dict().items()
+            tensors |= {name: value for name, value in states if name.startswith("criterion.")}
             if self.memory is not None:
                 tensors |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
             if self.average is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sla.disk import replacing
 from sla.model_file import tensors_digest
+from sla.runs.checkpoint import WEIGHTS, file_checksum
 
 MAX_BYTES = 100 << 20
 TOP = 16
@@ -59,7 +60,13 @@ def write_scores(path: Path, scores: Scores) -> None:
         tensors[f"rest.{inference}"] = rest.float()
         tensors["count"] = torch.tensor(count)
     with replacing(path) as file:
-        file.write(save(tensors, {"checksum": tensors_digest(tensors)}))
+        file.write(save(tensors, {"checksum": tensors_digest(tensors), "weights": _weights_beside(path)}))
+
+
+def _weights_beside(path: Path) -> str:
+    """A checksum of the weights that gave the scores; empty where there are none."""
+    weights = path.parent / WEIGHTS
+    return file_checksum(weights) if weights.is_file() else ""
 
 
 def read_scores(path: Path) -> Scores | None:
@@ -71,9 +78,9 @@ def read_scores(path: Path) -> Scores | None:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            checksum = (file.metadata() or {}).get("checksum")
-        if checksum not in (None, tensors_digest(tensors)):  # None: written before there were checksums
-            return None
+            known = file.metadata() or {}
+        if known.get("checksum") != tensors_digest(tensors) or known.get("weights") != _weights_beside(path):
+            return None  # damaged, or of another model
         keys = tensors["keys"].numpy().view(np.uint64)
         found = {}
         for name, value in tensors.items():

@@ -30,7 +30,10 @@ def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
     if part.name not in METHODS:
         options = part.options
     elif part.options:
-        raise InputError(f"method.options are for methods of your own; {part.name} has keys, method.NAME")
+        raise InputError(
+            f"method.options are for methods of your own; those of {part.name} are keys, as in --set "
+            "method.beta=0.5"
+        )
     else:
         options = {name: getattr(part, name) for name in method_options(METHODS[part.name].make)}
     return create_method(part.name, parse_views(part.views), **options | settings)

@@ -1,5 +1,6 @@
 """Classes of unequal size in a run: what was found, what is chosen, the criterion that follows."""
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Final
@@ -76,4 +77,4 @@ def _own_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None
         found = found(**wanted)
     if not callable(found):
         raise InputError(f"{part.criterion}: not a criterion: it cannot be called with logits and a target")
-    return found
+    return copy.deepcopy(found)  # steps that are timed before a run must not train a module's own object

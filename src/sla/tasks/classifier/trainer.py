@@ -19,6 +19,7 @@ from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
+from sla.sampling.draws import seed_of
 from sla.sampling.loader import Batch, TrainLoader
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
@@ -40,7 +41,9 @@ class Trainer(Loop):
         self.batch_size = config.run.batch_size
         model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
         method = model.method
-        memory = method.build_memory(len(plan.train), len(plan.train.classes))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(config.run.seed, "memory"))
+            memory = method.build_memory(len(plan.train), len(plan.train.classes))
         if memory is not None:
             _check_memory(config, group)
         super().__init__(
