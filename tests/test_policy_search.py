@@ -130,7 +130,7 @@ def test_settings_that_cannot_be_are_refused(changes, line):
     ("words", "line"),
     [
         (["absent"], "absent"),
-        (["digits", "--backbone", "resnet9"], "resnet9"),
+        (["digits", "--backbone", "resnet7"], "resnet7"),
         (["digits", "--augment", "autoaugment"], "the search itself finds a policy"),
         (["digits", "--augment", "cutout(99)"], "at most that of the image"),
     ],

@@ -9,19 +9,22 @@ import torch
 from safetensors.torch import load_file
 
 import sla
+from sla.errors import SLAWarning
 from sla.runs.config import read_config
 from sla.session import train
 from sla.tasks.registry import make_config
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(path.name for path in RECORDED.iterdir())
-pytestmark = pytest.mark.parametrize("name", NAMES)
+# A cosine head now starts with rows of length 1, and CutMix has the box of public code.
+MENDED = {"longtail", "mixed"}
 
 
 def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_it_opens_and_evaluates_to_the_same_numbers(name):
     recorded = result_of(RECORDED / name)["accuracies"]["last"]["test"]
     run = sla.open_run(RECORDED / name)
@@ -31,11 +34,13 @@ def test_it_opens_and_evaluates_to_the_same_numbers(name):
             for inference, scores in by_inference.items():
                 assert found[shot][inference].mean() == pytest.approx(scores["top1"], abs=1e-6)
         return
-    found = run.evaluate().scores(run.temperatures)
+    with pytest.warns(SLAWarning, match="written before runs recorded their images"):
+        found = run.evaluate().scores(run.temperatures)
     for inference, scores in recorded.items():
         assert found[inference] == pytest.approx(scores, abs=1e-3)
 
 
+@pytest.mark.parametrize("name", sorted(set(NAMES) - MENDED))
 def test_its_configuration_trains_the_same_model_again(name, tmp_path):
     """To rounding: other processors sum in another order."""
     config = make_config(read_config(RECORDED / name / "config.yaml"))
