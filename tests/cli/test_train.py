@@ -292,7 +292,7 @@ def test_a_recipe_with_other_images_and_another_backbone(tmp_path):
     words = ("--recipe", "cifar100_wrn", "--backbone", "convnet4", "--iterations", 2, *sizes)
     sla("train", "digits", "--out", tmp_path / "run", *words)
     config = Run(tmp_path / "run").config
-    assert (config.data.source, config.data.hold_out) == ("digits", 0.0)
+    assert (config.data.source, config.data.hold_out) == ("digits", 0.1)
     assert len(config.model.mean) == len(config.model.std) == 1
     assert config.model.options == {"in_channels": 1}
     assert (config.optimizer.weight_decay, config.optimizer.clip) == (2e-4, 5.0)

@@ -12,7 +12,7 @@ import torch
 
 from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
-from sla.recipes.load import recipe_settings
+from sla.recipes.load import config_settings, recipe_settings
 from sla.reproduce.costs import cost, flop_of, images_of
 from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiments
@@ -156,7 +156,7 @@ CELLS = cells()
 
 
 def config_of(settings):
-    return make_config(with_values({}, settings))
+    return make_config(with_values({}, config_settings(settings)))
 
 
 def test_facts_cover_every_recipe():

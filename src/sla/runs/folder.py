@@ -53,8 +53,10 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
 
 def _remove_if_unused(folder: Path) -> None:
     """A run that could not even start leaves nothing behind."""
-    if [entry.name for entry in folder.iterdir()] == [".lock"]:
-        (folder / ".lock").unlink()
+    there = {entry.name for entry in folder.iterdir()}
+    if there <= {".lock", IMAGES}:
+        for name in there:
+            (folder / name).unlink()
         folder.rmdir()
 
 
