@@ -49,6 +49,9 @@ def train(
             lock_run_folder(folder, resume, stack)
         if resume:
             config = _stored_config(folder, config, splits is not None, group)
+        if config.run.threads:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(config.run.threads)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
         begins = group.share(is_new(folder))

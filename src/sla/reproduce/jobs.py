@@ -75,7 +75,8 @@ def cells_of(
         for column in row.columns or table.columns:
             if only_columns and column not in only_columns:
                 continue
-            for seed in range(1 if row.kind == "toy" else seeds):  # a convex problem has no seeds
+            count = 1 if row.kind == "toy" else seeds  # a convex problem has no seeds
+            for seed in range(table.first_seed, table.first_seed + count):
                 job = _job(table, row, column, scale, seed)
                 shot = table.columns[column].shot
                 score = f"{shot}-shot {row.score}" if shot else row.score
@@ -95,7 +96,11 @@ def jobs_of(cells: Iterable[Cell]) -> list[Job]:
 def cell_settings(row: Row, column: Column, scale: str) -> Settings:
     """The settings of a cell: its recipe (the column's, with the row's suffix), then column, then row."""
     name = column.recipe + row.suffix
-    return recipe_settings(name, scale) | recipe_version(name) | column.set | row.set
+    settings = recipe_settings(name, scale) | recipe_version(name) | column.set | row.set
+    for length in ("run.iterations", "run.epochs"):
+        if row.times != 1 and settings.get(length):
+            settings[length] = max(round(settings[length] * row.times), 1)
+    return settings
 
 
 def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job:

@@ -1,6 +1,6 @@
-"""The tables and figures of the paper by name; imports nothing, for the command line."""
+"""The tables and figures of the paper, and studies of our own, by name; imports nothing, for the command line."""
 
-EXPERIMENTS = {
+PAPER = {
     "toy": "Figure 2: linear classifiers on digits that look alike when rotated",
     "table1": "Table 1: single inference by DA, MT and SLA",
     "figure3": "Figure 3: training curves of DA, MT and SLA",
@@ -16,3 +16,10 @@ EXPERIMENTS = {
     "table10": "Table 10: thousands of labels",
     "table11": "Table 11: after SimCLR pre-training",
 }
+
+STUDIES = {  # not in the paper: studies.yaml
+    "pilots": "Pilots: width and steps of the small scale, on seeds that no table has",
+    "networks": "Networks for small pictures: accuracy against seconds, on held-out images",
+}
+
+EXPERIMENTS = PAPER | STUDIES

@@ -16,7 +16,7 @@ from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
 
 Kind = Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"]
-SOURCE = resources.files("sla.reproduce") / "paper.yaml"
+SOURCES = [resources.files("sla.reproduce") / name for name in ("paper.yaml", "studies.yaml")]
 
 
 class Part(BaseModel):
@@ -62,6 +62,7 @@ class Row(Part):
     kind: Kind = "train"
     suffix: str = ""  # added to the name of the column's recipe, for another network or augmentation
     set: dict[str, Any] = {}
+    times: float = 1.0  # its steps (or epochs), as a multiple of the recipe's
     score: str = "single"  # the inference: single, aggregated, distilled; or another score of its kind of job
     against: str | None = None  # the row that its gain is relative to
     cited: bool = False  # its numbers were taken by the paper from another paper
@@ -73,6 +74,7 @@ class Experiment(Part):
     """One table or figure."""
 
     metric: Literal["accuracy", "error"] = "accuracy"
+    first_seed: int = 0
     columns: dict[str, Column]
     rows: dict[str, Row]
     printed: dict[str, dict[str, Printed]] = {}  # by row, then by column
@@ -82,10 +84,12 @@ class Experiment(Part):
 @cache
 def experiments() -> dict[str, Experiment]:
     """Every table and figure by name, in the order of the paper."""
-    source = SOURCE.read_text(encoding="utf-8")
-    tree, texts = yaml.safe_load(source), yaml.load(source, yaml.BaseLoader)
-    for name in EXPERIMENTS:
-        tree[name]["printed"] = texts[name].get("printed", {})  # 66.10 as a number would be 66.1
+    tree: dict[str, Any] = {}
+    for path in SOURCES:
+        source = path.read_text(encoding="utf-8")
+        tree |= yaml.safe_load(source)
+        for name, table in yaml.load(source, yaml.BaseLoader).items():
+            tree[name]["printed"] = table.get("printed", {})  # 66.10 as a number would be 66.1
     return {name: Experiment.model_validate(tree[name]) for name in EXPERIMENTS}
 
 

@@ -82,8 +82,33 @@ def _session(job: Job, out: Path, progress: Progress, task: str) -> tuple[dict[s
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     accuracies, cost = _session(job, out, progress, "classifier")
     scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
-    more = _top1(accuracies["last"].get("val", {}), "val_")
-    return {"scores": scores, "more": more, **cost}
+    last = accuracies["last"]
+    more = _top1(last.get("val", {}), "val_")
+    more |= {f"ece_{inference}": found["ece"] for inference, found in last.get("test", {}).items()}
+    return {"scores": scores, "more": more | _fit(Run(folder_of(job, out))), **cost}
+
+
+def _fit(run: Run) -> dict[str, float]:
+    """More numbers of a run, in percent.
+
+    `train`: right answers on clean training images, of the labels that the method learns. `gained`, `lost`: test
+    images that only the average over views gets right, and those that only the plain image does.
+    """
+    from sla.sampling.protocols import limited
+    from sla.tasks.classifier.plan import make_plan
+    from sla.tasks.classifier.training_accuracy import training_accuracy
+
+    plan = make_plan(run.config)
+    train, test = plan.train, plan.test
+    if len(train) > CURVE_IMAGES:
+        train = limited(train, max(min(CURVE_IMAGES // train.num_classes, int(train.counts().min())), 1))
+    found = {"train": training_accuracy(run.model, train, run.pipeline)}
+    if test is not None and "aggregated" in run.model.method.inferences:
+        outputs = run.outputs(test, ("single", "aggregated"))
+        single, aggregated = (logits.argmax(1) == outputs.targets for logits in outputs.logits.values())
+        found["gained"] = 100 * (aggregated & ~single).float().mean().item()
+        found["lost"] = 100 * (single & ~aggregated).float().mean().item()
+    return found
 
 
 def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
