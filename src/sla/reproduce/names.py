@@ -1,4 +1,4 @@
-"""The tables and figures of the paper, and studies of our own, by name; imports nothing, for the command line."""
+"""The paper's tables and figures, and studies of our own, by name; imports nothing, for the command line."""
 
 PAPER = {
     "toy": "Figure 2: linear classifiers on digits that look alike when rotated",

@@ -91,8 +91,8 @@ def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 def _fit(run: Run) -> dict[str, float]:
     """More numbers of a run, in percent.
 
-    `train`: right answers on clean training images, of the labels that the method learns. `gained`, `lost`: test
-    images that only the average over views gets right, and those that only the plain image does.
+    `train`: right answers on clean training images, of the labels that the method learns.
+    `gained`, `lost`: test images that only the average over views gets right, or only the plain image.
     """
     from sla.sampling.protocols import limited
     from sla.tasks.classifier.plan import make_plan

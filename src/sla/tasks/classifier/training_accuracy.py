@@ -13,7 +13,7 @@ from sla.runs.evaluation import iterate_eval
 
 @torch.inference_mode()
 def training_accuracy(model: Classifier, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> float:
-    """Percent of (image, view) whose training label is the most likely: joint labels where the model has them.
+    """Percent of (image, view) whose training label is the most likely: a joint one if the model has those.
 
     Over all views of the method; a network that fits its training set has 100.
     """
