@@ -102,6 +102,44 @@ def merge(
     print(f"{new} new of {len(rows)} rows: {out / TABLE}")
 
 
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="Lines in order of value: experiment, rows, columns, seeds.")],
+    scale: Scale = "small",
+    run: Annotated[bool, Option("--run", help="Run what is missing, line by line.")] = False,
+    jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+    out: Out = OUT,
+) -> None:
+    """Show a plan of runs: what is done, what is left, and its core-hours; or run it."""
+    from sla.cli.display import print_table
+    from sla.reproduce.plan import RATE, plan_progress, read_plan
+    from sla.reproduce.records import TABLE, read_records
+    from sla.reproduce.runner import run_all
+
+    found = plan_progress(read_plan(file), scale, read_records(out / TABLE))
+    if run:
+        with RunnerDisplay() as display:
+            run_all([job for line in found for job in line.jobs], out, display, jobs)
+        return
+    rows = [
+        (
+            one.line.experiment,
+            ", ".join(one.line.columns) or "all",
+            f"{len(one.line.rows) or 'all'}",
+            f"{one.line.seeds}",
+            f"{one.done} of {len(one.jobs)}",
+            f"{one.spent:.2f}",
+            f"{one.left:.2f}",
+            one.line.budget,
+        )
+        for one in found
+    ]
+    spent, left = sum(one.spent for one in found), sum(one.left for one in found)
+    rows.append(("all", "", "", "", "", f"{spent:.2f}", f"{left:.2f}", ""))
+    print_table(("table", "columns", "rows", "seeds", "runs done", "core-hours", "left", "budget"), rows)
+    print(f"Left: estimated from FLOP at {RATE / 1e9:.0f} GFLOP/s of one core.")
+
+
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
     from sla.errors import InputError
     from sla.reproduce.records import read_records, unite_tables

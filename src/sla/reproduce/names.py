@@ -20,6 +20,8 @@ PAPER = {
 STUDIES = {  # not in the paper: studies.yaml
     "pilots": "Pilots: width and steps of the small scale, on seeds that no table has",
     "networks": "Networks for small pictures: accuracy against seconds, on held-out images",
+    "views": "Views per step: accuracy against training FLOP",
+    "capacity": "Capacity: the gain of joint labels against the width of the network",
 }
 
 EXPERIMENTS = PAPER | STUDIES
