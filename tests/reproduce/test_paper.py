@@ -179,8 +179,9 @@ def test_settings_are_a_configuration(name, scale):
 def paper_file(tmp_path, monkeypatch):
     """A copy of paper.yaml that is read instead of it."""
     path = tmp_path / "paper.yaml"
-    path.write_text(paper.SOURCE.read_text(encoding="utf-8"), encoding="utf-8")
-    monkeypatch.setattr(paper, "SOURCE", path)
+    own, *others = paper.SOURCES
+    path.write_text(own.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setattr(paper, "SOURCES", [path, *others])
     experiments.cache_clear()
     yield path
     experiments.cache_clear()
