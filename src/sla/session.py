@@ -17,9 +17,16 @@ from sla.progress import QUIET, Progress
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
-from sla.runs.folder import CONFIG, RESULT, has_result, lock_run_folder, read_run_config, refuse_differences
+from sla.runs.folder import (
+    CONFIG,
+    RESULT,
+    has_begun,
+    has_result,
+    lock_run_folder,
+    read_run_config,
+    refuse_differences,
+)
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
@@ -51,7 +58,7 @@ def train(
             config = _stored_config(folder, config, splits is not None, group)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
-        begins = group.share(is_new(folder))
+        begins = group.share(not has_begun(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
             plan = with_recorded_images(plan, record, folder, progress)

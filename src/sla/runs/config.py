@@ -4,7 +4,7 @@ What is None is chosen by the plan and written back. The keys of a task are in `
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -113,6 +113,8 @@ class TrainingConfig(Part):
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
+
+    not_from_recipes: ClassVar[tuple[str, ...]] = ()  # keys of a recipe that `sla train` chooses itself
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """Keys whose value is chosen when the run starts; a resumed run has already chosen."""

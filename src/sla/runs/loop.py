@@ -220,6 +220,11 @@ class Loop(ABC):
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
 
+    def bytes_needed(self) -> int:
+        """For weights, two moments at the most, two copies for an average: an old, a new and the best one."""
+        size = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
+        return 3 * size * (5 if self.average else 3)
+
     def _init_from_data(self) -> None:
         """Show evenly spaced training images to the modules that are initialised from data."""
         places = np.unique(np.linspace(0, len(self.train) - 1, min(len(self.train), SAMPLE)).astype(np.int64))

@@ -96,7 +96,8 @@ class RunConfig(LoopConfig):
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
-    task: Literal["classifier"] = Field("classifier", description="classifier or fewshot")
+    not_from_recipes = ("method.name",)
+    task: Literal["classifier"] = Field("classifier", description="what is trained: classifier, fewshot")
     data: DataConfig = DataConfig()
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()

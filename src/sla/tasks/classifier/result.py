@@ -8,7 +8,7 @@ from sla.classifier import Classifier
 from sla.factory import load
 from sla.progress import Progress
 from sla.runs.metrics import cautious_temperature
-from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
+from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints, top1_scores
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.evaluation import infer
@@ -86,3 +86,9 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
     return describe_cost(trainer, seen, method.inferences, len(method.views))
+
+
+def record_scores(accuracies: dict[str, Any]) -> dict[str, Any]:
+    """Test accuracies by checkpoint and inference; those of the held-out images beside them."""
+    tested = {name: top1_scores(found["test"]) for name, found in accuracies.items() if "test" in found}
+    return {"scores": tested, "more": top1_scores(accuracies["last"].get("val", {}), "val_")}

@@ -30,7 +30,7 @@ from sla.runs.defaults import same_source
 from sla.runs.folder import find_model_file
 from sla.runs.images_record import VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
-from sla.runs.run import OpenedRun
+from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
@@ -54,6 +54,20 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def _load_model(self, path: Path, device: str) -> Classifier:
         return load_classifier(path, device)
+
+    def score_table(self) -> ScoreTable:
+        """A row for each checkpoint, split and inference."""
+        rows, method = [], self.config.method.name
+        for checkpoint, found in self.result["accuracies"].items():
+            for split in ("test", "val"):
+                for inference, scores in found.get(split, {}).items():
+                    mark = " *" if inference == self.result["headline"] and checkpoint == "last" else ""
+                    numbers = (f"{scores['top1']:.2f}", f"{scores['ece']:.1f}")
+                    rows.append((f"{method}, {checkpoint}, {split}", inference + mark, *numbers))
+        views = self.result.get("view_accuracy")
+        advice = () if views is None else (f"{method}: {views['advice']}",)
+        stars = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
+        return ScoreTable(("", "inference", "accuracy %", "ECE %"), rows, advice, (stars,))
 
     @property
     def classes(self) -> list[str]:
