@@ -168,7 +168,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
         (["train", "digitz"], "did you mean 'digits'?"),
         (["train", "digits", "--method", "slaa"], "method.name"),
         (["train", "digits", "--views", "rot5"], "did you mean 'rot4'"),
-        (["train", "digits", "--backbone", "resnet33"], "resnet"),
+        (["train", "digits", "--backbone", "resnet33"], "did you mean 'resnet34'"),
         (["train", "digits", "--augment", "flop"], "did you mean 'flip'"),
         (["train", "digits", "--set", "run.sede=1"], "did you mean 'run.seed'"),
         (["train", "digits", "--set", "run.seed"], "key=value"),

@@ -117,7 +117,7 @@ def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
             outputs = infer(model, dataset, run.pipeline, inferences=("single",))
             point[name] = outputs.scores()["single"]["top1"]
         curve.append(point)
-        progress("evaluating snapshots", number, len(snapshots))
+        progress.advance("evaluating snapshots", number, len(snapshots))
     last = curve[-1]
     more = {"curve": curve, "train": last["train"], "test": last["test"], "gap": last["train"] - last["test"]}
     return {"more": more, **_total(records)}

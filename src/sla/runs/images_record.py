@@ -108,10 +108,9 @@ def with_recorded_images(
 
     Refused where one is gone, is new or has another class.
     """
-    held_out = _is_held_out(plan)
+    source, val = plan.pool or plan.train, (plan.val, [VAL])
     pools: list[tuple[Dataset | None, list[str]]] = [
-        (plan.pool or plan.train, [TRAIN, *([VAL] if held_out else []), UNUSED]),
-        (None if held_out else plan.val, [] if held_out else [VAL]),
+        *([(source, [TRAIN, VAL, UNUSED])] if plan.holds_out else [(source, [TRAIN, UNUSED]), val]),
         (plan.test, [TEST]),
     ]
     found: dict[str, Dataset | None] = {VAL: None, TEST: None}
@@ -142,19 +141,11 @@ def _differences(gone: int, new: int, relabelled: int) -> str:
     )
 
 
-def _is_held_out(plan: Plan[Any]) -> bool:
-    """Whether the held-out images are a part of those that training images were chosen from."""
-    pool, val = plan.pool, plan.val
-    if pool is None or val is None:
-        return pool is not None
-    return val.images is pool.images and bool(np.isin(val.rows, pool.rows).any())
-
-
 def _unused(plan: Plan[Any]) -> Dataset | None:
     if plan.pool is None:
         return None
     used = np.isin(plan.pool.rows, plan.train.rows)
-    if plan.val is not None and _is_held_out(plan):
+    if plan.val is not None and plan.holds_out:
         used |= np.isin(plan.pool.rows, plan.val.rows)
     return plan.pool.subset(np.flatnonzero(~used))
 

@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError, MissingExtraError, SLAError
 from sla.hooks import follow_step, init_from_data, wants_data
-from sla.images.store import Dataset
+from sla.images.store import Dataset, spread
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
     STATE,
@@ -227,7 +226,7 @@ class Loop(ABC):
 
     def _init_from_data(self) -> None:
         """Show evenly spaced training images to the modules that are initialised from data."""
-        places = np.unique(np.linspace(0, len(self.train) - 1, min(len(self.train), SAMPLE)).astype(np.int64))
+        places = spread(len(self.train), SAMPLE)
         images, aspect = (part.to(self.device) for part in self.train.read(places))
         init_from_data(self.model, self.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
         if self.average is not None:

@@ -73,10 +73,11 @@ def _option_fields() -> dict[str, Any]:
     return found
 
 
+OPTION_FIELDS = _option_fields()
 if TYPE_CHECKING:
     MethodConfig = MethodKeys
 else:
-    MethodConfig = create_model("MethodConfig", __base__=MethodKeys, **_option_fields())
+    MethodConfig = create_model("MethodConfig", __base__=MethodKeys, **OPTION_FIELDS)
 
 
 class RunConfig(LoopConfig):

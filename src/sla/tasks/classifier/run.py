@@ -28,19 +28,13 @@ from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import step_of
 from sla.runs.defaults import same_source
 from sla.runs.folder import find_model_file
-from sla.runs.images_record import VAL
+from sla.runs.images_record import TEST, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
-from sla.tasks.classifier.known_images import (
-    HELD_OUT,
-    FoundImages,
-    find_held_out,
-    find_other,
-    find_test,
-)
+from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import same_classes, split_images
 
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
@@ -171,7 +165,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if found is None:
             source = shown(self.config.data.source)
             raise InputError(f"{source} has no test images, and none were held out: say what to evaluate on")
-        self._warn(found.notes)
+        self.warn(found.notes)
         return found.dataset
 
     def unseen(
@@ -191,7 +185,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if found is None:
             return None
         if by_content:
-            self._warn(found.notes)
+            self.warn(found.notes)
         return found.dataset, found.what
 
     def find_images(
@@ -214,7 +208,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             most = (
                 f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
             )
-            return FoundImages(part, "", [f"{most}out are taken" if learnt else self._unrecorded])
+            return FoundImages(part, OTHER, [f"{most}out are taken" if learnt else self._unrecorded])
         if splits is self.splits or record is None:  # a run that has just ended, or an old one
             return self._by_counts(
                 splits, [self._unrecorded] if by_content and splits is not self.splits else []
@@ -228,9 +222,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Which images are held out follows from all there are: with another number it would be others."""
         own = self.config.data
         if splits.test is not None:
-            return FoundImages(splits.test, "test images", notes)
+            return FoundImages(splits.test, TEST, notes)
         if splits.val is not None:
-            return FoundImages(splits.val, HELD_OUT, notes)
+            return FoundImages(splits.val, VAL, notes)
         if not own.hold_out:
             return None
         train, held = split_images(self.config, splits, [])
@@ -242,7 +236,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
                 "which were held out is not known: name other data, which the run has not seen"
             )
-        return FoundImages(held, HELD_OUT, notes)
+        return FoundImages(held, VAL, notes)
 
     @property
     def _unrecorded(self) -> str:
@@ -254,7 +248,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     def _where(self, data: str | Path) -> str:
         return f"{shown(self.folder)} on {shown(data)}"
 
-    def _warn(self, notes: Sequence[str]) -> None:
+    def warn(self, notes: Sequence[str]) -> None:
+        """Of an unfinished run, and of images that differ from what the run had."""
         self.warn_if_unfinished()
         for note in notes:
             warnings.warn(note, SLAWarning)
