@@ -234,10 +234,12 @@ def _build(files, folder, queue, on_advance):
     queue.put(len(decoded))
 
 
-def test_two_processes_at_once_build_it_once(files, tmp_path):
+def test_two_processes_at_once_build_it_once(files, tmp_path, on_advance):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    workers = [context.Process(target=_build, args=(files, tmp_path / "c", queue)) for _ in range(2)]
+    workers = [
+        context.Process(target=_build, args=(files, tmp_path / "c", queue, on_advance)) for _ in range(2)
+    ]
     for worker in workers:
         worker.start()
     parts = sorted(queue.get(timeout=60) for _ in workers)
