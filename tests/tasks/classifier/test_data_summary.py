@@ -82,8 +82,7 @@ def test_dry_run_says_it_all_and_leaves_nothing(photos, tmp_path, monkeypatch):
     assert "views: rot4, rot2 will be tried" in told
     assert told.count("10 classes; images") == 2
     assert sorted(path for path in tmp_path.rglob("*")) == before
-    with pytest.raises(InputError, match="not with --resume"):
-        sla("train", "digits", "--dry-run", "--resume", "--out", "runs/digits")
+    refused("not with --resume", sla, "train", "digits", "--dry-run", "--resume", "--out", "runs/digits")
 
 
 @pytest.mark.parametrize("task", ["classifier", "fewshot"])
@@ -113,8 +112,7 @@ def test_views_command_prints_a_table(monkeypatch):
     assert cells[:3] == ["rot4", "4", "25.0"]
     assert cells[5] == "recognisable"
     assert lines[header + 2].startswith("rot4 is recognisable here, so SLA with it can help")
-    with pytest.raises(InputError, match="--minutes must be above 0"):
-        sla("views", "digits", "--minutes", 0)
+    refused("--minutes must be above 0", sla, "views", "digits", "--minutes", 0)
 
 
 @pytest.mark.parametrize("each", [1, 2])
