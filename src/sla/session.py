@@ -20,6 +20,7 @@ from sla.runs.distributed import Group, join_group, leave_group
 from sla.runs.folder import (
     CONFIG,
     RESULT,
+    default_folder,
     has_begun,
     has_result,
     lock_run_folder,
@@ -132,7 +133,7 @@ def fit(
     given = {key.replace("__", "."): value for key, value in settings.items()}
     allow_typed(given)
     tree = with_values(config or {}, {"data.source": source, **given})
-    folder = Path(out) if out is not None else Path("runs") / Path(source).expanduser().absolute().stem
+    folder = Path(out) if out is not None else default_folder(source)
     return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 
 

@@ -24,6 +24,11 @@ ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str,
 Tree = TypeVar("Tree", bound=TrainingConfig)
 
 
+def default_folder(source: str, ending: str = "") -> Path:
+    """runs/NAME, by the name of the data."""
+    return Path("runs") / f"{Path(source).expanduser().absolute().stem or 'run'}{ending}"
+
+
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
+from commands import sla
 from refusals import refused
-from sla.cli import app
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.session import preview
@@ -16,12 +15,6 @@ from sla.tasks.classifier.plan import Plan, make_plan
 from sla.tasks.registry import make_config
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
-
-
-def sla(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture

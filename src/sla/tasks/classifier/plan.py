@@ -8,9 +8,7 @@ import torch
 
 from sla.augment.mixing import parse_mix
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
-from sla.images.cache_paths import cache_dir
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
 from sla.methods import METHODS, method_options, takes_views
@@ -35,7 +33,7 @@ from sla.runs.preprocessing import build_pipelines
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import AUTO, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
-from sla.tasks.classifier.split import same_classes, split_images
+from sla.tasks.classifier.split import load_data, same_classes, split_images
 
 LEAST_STEPS = 2000
 
@@ -60,14 +58,7 @@ def make_plan(
     else:
         grey, native = _native(config)
     config = _choose_model(config, native, grey, reasons)
-    splits = splits or load(
-        config.data.source,
-        root=config.data.root,
-        size=config.data.stored_size,
-        on_bad_image=config.data.on_bad_image,
-        cache=cache_dir() / "images" if config.data.cache else None,
-        progress=progress,
-    )
+    splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = choose_input(config, splits)
     channels = len(config.model.mean or ())

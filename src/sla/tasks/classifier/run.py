@@ -13,11 +13,9 @@ from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
-from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
-from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
@@ -35,7 +33,7 @@ from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
-from sla.tasks.classifier.split import same_classes, split_images
+from sla.tasks.classifier.split import load_data, same_classes, split_images
 
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
@@ -262,18 +260,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
-        own = self.config.data
         if data is None and self.splits is not None:
             return self.splits
-        return load(
-            data or own.source,
-            root=own.root,
-            size=own.stored_size,
-            on_bad_image=on_bad_image or own.on_bad_image,
-            cache=cache_dir() / "images" if own.cache else None,
-            progress=progress,
-            **options,
-        )
+        return load_data(self.config.data, data, on_bad_image, progress, **options)
 
     def export(
         self,
