@@ -35,6 +35,13 @@ class Messages(Progress):
         self.passes.append(what)
 
 
+class OnAdvance(Progress):
+    """Calls a function with what every `advance` gets: what, done, total."""
+
+    def __init__(self, call):
+        self.advance = call
+
+
 class StopAt(Progress):
     """Asks to stop after a step, as Ctrl-C would."""
 
@@ -74,6 +81,11 @@ def stopped(capsys):
         return told.err.strip() if code == 2 else told.out + told.err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def on_advance():
+    return OnAdvance
 
 
 @pytest.fixture(scope="session")

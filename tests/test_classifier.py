@@ -130,6 +130,23 @@ def test_one_random_view_an_image_trains_and_distilling_asks_for_the_plain_one(b
     refused("view 0 first", tiny(METHODS["sla+sd"]).losses, images, targets, views)
 
 
+@pytest.mark.parametrize("views", [sla.Rotation(), sla.Rotation(0, 180)], ids=["rot4", "rot2"])
+def test_class_weights_are_asked_for_again_after_growing(views, batch):
+    images, _ = batch
+    criterion = sla.CrossEntropy(torch.tensor([1.0, 2.0]))
+    model = sla.create("resnet8", 2, sla.SLA(views, criterion=criterion)).eval()
+    model.grow(2)  # a multiple of two: the old weights must not be spread over the new classes
+    target = torch.arange(len(images)) % 4
+    refused("2 class weights do not fit 4 classes", model.losses, images, target)
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    model.criterion.weight = weight
+    loss = model.losses(images, target)["loss"]
+    joint = model.heads["joint"](model.features(model.method.expand(images)))
+    labels = (target[:, None] * len(views) + torch.arange(len(views))).flatten()
+    per_label = weight.repeat_interleave(len(views))
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(joint, labels, per_label))
+
+
 def test_growing_keeps_the_old_classes_in_every_kind_of_inference(batch):
     images, _ = batch
     for method in METHODS.values():

@@ -1,6 +1,5 @@
 """The paper's ablation in three minutes: ten digits, five training images per digit, no download."""
 
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -99,7 +98,9 @@ def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) ->
     finished trainings, of how many where `seeds` are given.
     """
     start, results = time.monotonic(), Results()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from sla.images.files import available_cores
+
+    cores = available_cores()
     running: dict[int, list[Future[dict[str, float]]]] = {}
 
     def report() -> None:

@@ -1,6 +1,5 @@
 """Classifiers by name: `create` one from a backbone and a method, `save` it, `load` it."""
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from torch import Tensor, nn
 
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
-from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
+from sla.model_file import read_model_file, write_model_file
 from sla.plugins import name_of
 from sla.views import Views, parse_views
 
@@ -57,8 +56,6 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
 
     `about` is stored with them, as JSON: preprocessing, origin, ...
     """
-    from safetensors.torch import save
-
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not model.spec:
         raise InputError("only a classifier made by create() with a named backbone can be saved whole")
@@ -73,10 +70,8 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
         "about": about,
     }
     # What a criterion learns is for training alone: checkpoints keep it in their state.
-    own = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
-    tensors = {name: value.contiguous() for name, value in own.items()}
-    with replacing(Path(path)) as file:
-        file.write(save(tensors, {"sla": json.dumps(described)}))
+    tensors = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
+    write_model_file(Path(path), tensors, described)
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
@@ -107,19 +102,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What `save` wrote: the description and the weights."""
-    from safetensors import SafetensorError, safe_open
-
-    if not Path(path).is_file():
-        raise InputError(f"{path}: no such file")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        described = json.loads(metadata["sla"])
-    except (SafetensorError, KeyError, json.JSONDecodeError):
-        raise InputError(f"{path}: not a classifier that sla.save() wrote") from None
-    if not isinstance(described, dict):
-        raise InputError(f"{path}: its description is a {type(described).__name__}, not a table of values")
+    described, weights = read_model_file(Path(path), "a classifier that sla.save() wrote")
     if described.get("format") != FORMAT:
         raise InputError(f"{path}: written in format {described.get('format')}, this version reads {FORMAT}")
     for key, kind in DESCRIPTION.items():

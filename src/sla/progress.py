@@ -1,9 +1,5 @@
 """What long work tells whoever waits for it: one object goes through every call that takes its time."""
 
-from collections.abc import Callable
-
-Advance = Callable[[str, int, int | None], None]  # what, done, total: a `Progress` is one
-
 
 class Progress:
     """Receives messages, the state of a pass, and training steps; shows nothing. Subclass it to show them."""
@@ -16,10 +12,6 @@ class Progress:
 
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
         """A training step is over; `metrics` has the newest numbers, {} between two rows."""
-
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """The same as `advance`."""
-        self.advance(what, done, total)
 
 
 QUIET = Progress()
@@ -34,12 +26,3 @@ class StepsOnly(Progress):
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
         """As it is."""
         self.inner.step(done, total, metrics)
-
-
-def as_progress(given: Advance | None) -> Progress:
-    """A `Progress` as it is; QUIET for None; a plain function receives what `advance` is called with."""
-    if given is None or isinstance(given, Progress):
-        return given or QUIET
-    watcher = Progress()
-    watcher.advance = given  # type: ignore[method-assign, assignment]
-    return watcher

@@ -17,9 +17,17 @@ from sla.progress import QUIET, Progress
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
-from sla.runs.folder import CONFIG, RESULT, has_result, lock_run_folder, read_run_config, refuse_differences
+from sla.runs.folder import (
+    CONFIG,
+    RESULT,
+    default_folder,
+    has_begun,
+    has_result,
+    lock_run_folder,
+    read_run_config,
+    refuse_differences,
+)
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
@@ -54,7 +62,7 @@ def train(
             torch.set_num_threads(config.run.threads)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
-        begins = group.share(is_new(folder))
+        begins = group.share(not has_begun(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
             plan = with_recorded_images(plan, record, folder, progress)
@@ -128,7 +136,7 @@ def fit(
     given = {key.replace("__", "."): value for key, value in settings.items()}
     allow_typed(given)
     tree = with_values(config or {}, {"data.source": source, **given})
-    folder = Path(out) if out is not None else Path("runs") / Path(source).expanduser().absolute().stem
+    folder = Path(out) if out is not None else default_folder(source)
     return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 
 

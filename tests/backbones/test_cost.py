@@ -32,3 +32,29 @@ def test_counting_leaves_the_module_alone():
     assert [module.training for module in model] == [True, False, True]
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
     assert count_parameters(model) == 6 + 4
+
+
+def test_wide_resnet_28_10_by_hand():
+    """6n+4 layers: n = 4 blocks of two 3x3 convolutions in each of three groups, a 1x1 at each new width."""
+    multiply_adds, channels = 3 * 16 * 9 * 32 * 32, 16
+    for width, size in ((160, 32), (320, 16), (640, 8)):
+        multiply_adds += channels * width * size * size  # the shortcut
+        for _ in range(4):
+            multiply_adds += (channels + width) * width * 9 * size * size
+            channels = width
+    flops = count_flops(create_backbone("wrn28_10"), (3, 32, 32))
+    assert flops == 2 * multiply_adds
+    assert round(flops / 2e9, 1) == 5.2  # as published, in billions of multiply-adds
+
+
+def test_resnet34_by_hand_and_as_published():
+    multiply_adds, channels = 3 * 64 * 49 * 112 * 112, 64
+    for width, size, blocks in ((64, 56, 3), (128, 28, 4), (256, 14, 6), (512, 7, 3)):
+        if width != channels:
+            multiply_adds += channels * width * size * size
+        for _ in range(blocks):
+            multiply_adds += (channels + width) * width * 9 * size * size
+            channels = width
+    flops = count_flops(create_backbone("resnet34"), (3, 224, 224))
+    assert flops == 2 * multiply_adds
+    assert round(flops / 2e9, 1) == 3.7  # torchvision: 3.66 GFLOPS (multiply-adds) with the head of ImageNet

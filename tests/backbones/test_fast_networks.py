@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 
 import sla
+from refusals import refused
 from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops, count_parameters
-from sla.errors import InputError
 
 
 @pytest.mark.parametrize("width", [16, 64, 5])
@@ -115,5 +115,4 @@ def test_a_run_whitens_by_its_own_images_and_keeps_it(tmp_path):
     ],
 )
 def test_options_out_of_range(name, option, words):
-    with pytest.raises(InputError, match=words):
-        create_backbone(name, **option)
+    refused(words, create_backbone, name, **option)

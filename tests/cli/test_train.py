@@ -10,22 +10,15 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
+from commands import sla
 from made_data import digit_files
 from refusals import refused
-from sla.cli import app
 from sla.datasets.load import load
 from sla.report.run import write_run_page
 from sla.tasks.classifier.run import Run, same_classes
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
-
-
-def sla(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +161,7 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
         (["train", "digitz"], "did you mean 'digits'?"),
         (["train", "digits", "--method", "slaa"], "method.name"),
         (["train", "digits", "--views", "rot5"], "did you mean 'rot4'"),
-        (["train", "digits", "--backbone", "resnet33"], "resnet"),
+        (["train", "digits", "--backbone", "resnet33"], "did you mean 'resnet34'"),
         (["train", "digits", "--augment", "flop"], "did you mean 'flip'"),
         (["train", "digits", "--set", "run.sede=1"], "did you mean 'run.seed'"),
         (["train", "digits", "--set", "run.seed"], "key=value"),

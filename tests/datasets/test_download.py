@@ -88,11 +88,11 @@ def server():
         thread.join()
 
 
-def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path):
+def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path, on_advance):
     server.files["a.bin"] = CONTENT
     seen, options = [], {"size": len(CONTENT), "checksum": MD5}
     path = tmp_path / "deep" / "a.bin"
-    got = fetch(server.url("a.bin"), path, **options, progress=lambda *call: seen.append(call))
+    got = fetch(server.url("a.bin"), path, **options, progress=on_advance(lambda *call: seen.append(call)))
     assert got.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]

@@ -303,7 +303,7 @@ def make_some_bad(root):
     return root
 
 
-def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
+def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch, on_advance):
     make_some_bad(tmp_path)
     with pytest.warns(SLAWarning) as caught:
         splits = load_folder(tmp_path, on_bad_image="skip")
@@ -319,7 +319,12 @@ def test_skip_leaves_bad_images_out_and_says_so(tmp_path, monkeypatch):
 
     decoded: list[int] = []
     with pytest.warns(SLAWarning, match="skipped 2 of 16"):  # the others are known to be readable
-        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: decoded.append(n))
+        load_folder(
+            tmp_path,
+            on_bad_image="skip",
+            memory_limit=0,
+            progress=on_advance(lambda _, d, n: decoded.append(n)),
+        )
     assert decoded == [2]
     Image.new("RGB", (40, 40)).save(tmp_path / "a" / "1.jpg")  # repaired
     (tmp_path / "a" / "5.jpg").write_text("corrupt now, in place")
@@ -350,7 +355,7 @@ def test_skip_names_five_and_counts_the_rest(tmp_path):
         refused("class 'a' has no readable image", load_folder, tmp_path, on_bad_image="skip")
 
 
-def test_an_interrupted_check_resumes(tmp_path):
+def test_an_interrupted_check_resumes(tmp_path, on_advance):
     make(tmp_path, *(f"{c}/{i}.png" for c in "ab" for i in range(300)), size=(2, 2))
 
     def interrupt(what, done, total):
@@ -359,9 +364,11 @@ def test_an_interrupted_check_resumes(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=interrupt)
+        load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=on_advance(interrupt))
     totals: list[int] = []
-    load_folder(tmp_path, on_bad_image="skip", memory_limit=0, progress=lambda _, d, n: totals.append(n))
+    load_folder(
+        tmp_path, on_bad_image="skip", memory_limit=0, progress=on_advance(lambda _, d, n: totals.append(n))
+    )
     assert set(totals) == {600 - 224}  # the part during which it was stopped is decoded again
 
 

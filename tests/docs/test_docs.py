@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "datasets": {"disk", "images", "progress", "sampling"},
     "export": {"augment", "core", "disk", "images", "progress", "sampling"},
     "adapters": {"core", "factory"},
-    "demo": {"augment", "core", "datasets", "factory", "progress", "sampling", "stats"},
+    "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats"},
     "data": {"datasets", "renamed"},  # old places of names, as training is
     "training": {"renamed"},
 }

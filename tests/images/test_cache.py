@@ -23,7 +23,6 @@ from sla.images.content import content_keys, dataset_keys, key_kind
 from sla.images.decode import BadImageError, decode_array
 from sla.images.files import CHUNK, FileImages
 from sla.images.store import Dataset
-from sla.progress import as_progress
 
 SIZE = (6, 5)
 
@@ -55,9 +54,9 @@ def count_reads(files, monkeypatch):
     return rows_read
 
 
-def test_cached_rows_are_the_decoded_files(files, tmp_path, monkeypatch):
+def test_cached_rows_are_the_decoded_files(files, tmp_path, monkeypatch, on_advance):
     calls: list[tuple[str, int, int]] = []
-    images = build_cache(files, tmp_path / "c", "x", progress=as_progress(lambda *call: calls.append(call)))
+    images = build_cache(files, tmp_path / "c", "x", progress=on_advance(lambda *call: calls.append(call)))
     check(images, files)
     assert (len(images), images.shape, images.in_memory) == (len(files), (3, *SIZE), False)
     assert images.name(4) == files.name(4)
@@ -87,7 +86,7 @@ class StoppedError(Exception):
 
 
 @pytest.mark.parametrize("saved_bytes", [0, 1 << 40])
-def test_an_interrupted_build_resumes(files, tmp_path, monkeypatch, saved_bytes):
+def test_an_interrupted_build_resumes(files, tmp_path, monkeypatch, saved_bytes, on_advance):
     monkeypatch.setattr(cache_module, "SAVED_BYTES", saved_bytes)
 
     def interrupt(what, done, total):
@@ -95,7 +94,7 @@ def test_an_interrupted_build_resumes(files, tmp_path, monkeypatch, saved_bytes)
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        build_cache(files, tmp_path / "c", "x", progress=as_progress(interrupt))
+        build_cache(files, tmp_path / "c", "x", progress=on_advance(interrupt))
     [partial] = (tmp_path / "c").glob("*.partial")
     assert not list((tmp_path / "c").glob("*.npy"))
     [header] = (tmp_path / "c").glob("*.json")
@@ -108,7 +107,7 @@ def test_an_interrupted_build_resumes(files, tmp_path, monkeypatch, saved_bytes)
     assert not partial.exists()
 
 
-def test_a_killed_build_resumes_from_its_save_point(files, tmp_path, monkeypatch):
+def test_a_killed_build_resumes_from_its_save_point(files, tmp_path, monkeypatch, on_advance):
     monkeypatch.setattr(cache_module, "SAVED_BYTES", 0)
     context = multiprocessing.get_context("fork")
 
@@ -116,7 +115,7 @@ def test_a_killed_build_resumes_from_its_save_point(files, tmp_path, monkeypatch
         if done >= 3 * CHUNK:
             os._exit(9)
 
-    options = {"progress": as_progress(die)}
+    options = {"progress": on_advance(die)}
     worker = context.Process(target=build_cache, args=(files, tmp_path / "c", "x"), kwargs=options)
     worker.start()
     worker.join(60)
@@ -127,12 +126,12 @@ def test_a_killed_build_resumes_from_its_save_point(files, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("damage", ["no header", "bad header", "other head"])
-def test_a_damaged_partial_cache_is_rebuilt(files, tmp_path, monkeypatch, damage):
+def test_a_damaged_partial_cache_is_rebuilt(files, tmp_path, monkeypatch, damage, on_advance):
     def interrupt(what, done, total):
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        build_cache(files, tmp_path / "c", "x", progress=as_progress(interrupt))
+        build_cache(files, tmp_path / "c", "x", progress=on_advance(interrupt))
     [partial] = (tmp_path / "c").glob("*.partial")
     header = partial.with_suffix(".json")
     header.write_text({"no header": "", "bad header": "{", "other head": '{"filled": 9}'}[damage])
@@ -228,17 +227,19 @@ def test_a_cache_knows_the_content_of_its_images(files: FileImages, tmp_path: Pa
     assert key_kind(dataset) == "pixels"
 
 
-def _build(files, folder, queue):
+def _build(files, folder, queue, on_advance):
     decoded: list[int] = []
-    slowly = as_progress(lambda what, done, total: (decoded.append(done), time.sleep(0.02))[1])
+    slowly = on_advance(lambda what, done, total: (decoded.append(done), time.sleep(0.02))[1])
     build_cache(files, folder, "x", progress=slowly)
     queue.put(len(decoded))
 
 
-def test_two_processes_at_once_build_it_once(files, tmp_path):
+def test_two_processes_at_once_build_it_once(files, tmp_path, on_advance):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    workers = [context.Process(target=_build, args=(files, tmp_path / "c", queue)) for _ in range(2)]
+    workers = [
+        context.Process(target=_build, args=(files, tmp_path / "c", queue, on_advance)) for _ in range(2)
+    ]
     for worker in workers:
         worker.start()
     parts = sorted(queue.get(timeout=60) for _ in workers)

@@ -14,7 +14,6 @@ from refusals import refused
 from sla.images.decode import BadImageError
 from sla.images.files import CHUNK, FileImages, find_bad, in_threads, load_into_memory
 from sla.images.paths import Paths
-from sla.progress import as_progress
 
 
 def make_files(folder, count):
@@ -38,10 +37,10 @@ def test_rows_come_in_the_order_asked(tmp_path):
     refused("height 0 and width 8", FileImages, ["a.png"], (0, 8))
 
 
-def test_in_memory_is_what_lazy_reading_gives(tmp_path):
+def test_in_memory_is_what_lazy_reading_gives(tmp_path, on_advance):
     files = FileImages(make_files(tmp_path, CHUNK + 20), (3, 3), tmp_path)
     calls: list[tuple[str, int, int]] = []
-    loaded = load_into_memory(files, progress=as_progress(lambda *call: calls.append(call)))
+    loaded = load_into_memory(files, progress=on_advance(lambda *call: calls.append(call)))
     assert loaded.in_memory
     assert loaded.shape == (3, 3, 3)
     for row in range(len(files)):

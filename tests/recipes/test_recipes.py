@@ -12,7 +12,7 @@ from sla.reproduce.costs import flop_of
 from sla.reproduce.paper import experiments
 from sla.tasks.registry import make_config, with_values
 
-TRAINED = [name for name, entry in all_recipes().items() if entry.kind != "toy"]
+TRAINED = [name for name, entry in all_recipes().items() if entry.task != "toy"]
 
 
 def printed_with(name):
@@ -28,7 +28,7 @@ def printed_with(name):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_is_a_configuration_at_every_scale(name):
-    task = "fewshot" if all_recipes()[name].kind == "fewshot" else "classifier"
+    task = all_recipes()[name].task
     for scale in SCALES:
         settings = recipe_settings(name, scale)
         config = make_config(with_values({"task": task}, settings))

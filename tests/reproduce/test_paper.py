@@ -10,13 +10,14 @@ import pytest
 from made_records import record_of
 from refusals import refused
 from sla.recipes import SCALES
-from sla.recipes.load import config_settings
+from sla.recipes.load import config_settings, recipe
 from sla.reproduce import paper
-from sla.reproduce.jobs import cell_settings, cells_of, jobs_of
+from sla.reproduce.jobs import NOT_RUN, cell_settings, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.paper import experiment, experiments
 from sla.reproduce.render import render
-from sla.tasks.registry import make_config, with_values
+from sla.reproduce.work import WORK
+from sla.tasks.registry import TASKS, make_config, with_values
 from sla.views import parse_views
 
 SHARED = Path(os.environ.get("SLA_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -166,12 +167,15 @@ def test_the_views_of_a_row_are_as_many_as_its_label_says(name):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings_are_a_configuration(name, scale):
-    """Every key is one of the training configuration, and its value is accepted."""
+    """Every key is one of the task's configuration, and its value is accepted."""
     for _, row, _, column in rows_and_columns(name):
-        if row.kind in ("toy", "fewshot", "not-run"):  # with keys of their own
+        assert row.kind in {"train", *WORK, *NOT_RUN, *TASKS}
+        if row.kind in ("toy", "not-run"):  # with keys of their own
             continue
         settings = cell_settings(row, column, scale)
-        config = make_config(with_values({}, config_settings(settings)))
+        tree = {"task": recipe(column.recipe + row.suffix).task}
+        assert tree["task"] == row.kind or row.kind not in TASKS
+        config = make_config(with_values(tree, config_settings(settings)))
         assert (config.data.source == "digits") == (scale == "smoke")
 
 

@@ -87,22 +87,9 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
 
     Every backbone takes `in_channels` (3); the error for a wrong option lists the right ones.
     """
-    library, colon, _ = name.partition(":")
-    factory = _factories().get(library + colon)
-    if factory is None and is_allowed(name):
-        return _own_backbone(name, options)
-    for pattern in _PATTERNS:
-        if factory is None and re.fullmatch(pattern, name):
-            factory = _PATTERNS[pattern]
+    factory = check_backbone(name, options)
     if factory is None:
-        hint = nearest(name, [*list_backbones(), "timm:<name>"])
-        own = (
-            f" unless you trust the custom code of that name and --allow {name}"
-            if is_plugin_name(name)
-            else ""
-        )
-        raise InputError(f"no backbone is called {name!r}{own}{hint}")
-    _check_options(name, factory, options)
+        return _own_backbone(name, options)
     try:
         return factory(name, **options)
     except InputError:
@@ -112,6 +99,22 @@ def create_backbone(name: str, **options: Any) -> "nn.Module":
             raise
         reason = str(error).splitlines()[0]
         raise InputError(f"backbone {name!r}: invalid options {options!r}: {reason}") from error
+
+
+def check_backbone(name: str, options: dict[str, Any]) -> Factory | None:
+    """Refuse an unknown name or option without building anything; gives what builds it, None for a plugin."""
+    library, colon, _ = name.partition(":")
+    factory = _factories().get(library + colon)
+    if factory is None and is_allowed(name):
+        return None
+    matching = (made for pattern, made in _PATTERNS.items() if re.fullmatch(pattern, name))
+    factory = factory or next(matching, None)
+    if factory is None:
+        trusted = f" unless you trust the custom code of that name and --allow {name}"
+        hint = nearest(name, [*list_backbones(), "timm:<name>"])
+        raise InputError(f"no backbone is called {name!r}{trusted if is_plugin_name(name) else ''}{hint}")
+    _check_options(name, factory, options)
+    return factory
 
 
 def _own_backbone(name: str, options: dict[str, Any]) -> "nn.Module":

@@ -1,11 +1,11 @@
 """`sla compare`: runs side by side on the same images."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
     from sla.compare.comparison import Comparison
@@ -17,12 +17,8 @@ def compare(
         str | None, typer.Option(help="single, aggregated or distilled. Default: each run's headline.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
-    ] = "last",
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
-    ] = None,
+    checkpoint: Checkpoint = "last",
+    on_bad_image: OnBadImage = None,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("compare.html"),
     json_: Annotated[bool, typer.Option("--json", help="Print JSON, with every image that flipped.")] = False,
     allow: Allow = None,

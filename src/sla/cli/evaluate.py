@@ -2,11 +2,11 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
     from sla.progress import Progress
@@ -26,14 +26,10 @@ def evaluate(
         str | None,
         typer.Option(help="Ensemble members: single, aggregated or distilled. Default: each run's best."),
     ] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
-    ] = "last",
+    checkpoint: Checkpoint = "last",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 128,
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
-    ] = None,
+    on_bad_image: OnBadImage = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow: Allow = None,
 ) -> None:

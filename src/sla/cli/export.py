@@ -5,18 +5,14 @@ from typing import Annotated
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, Checkpoint, Inference
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     out: Annotated[Path, typer.Argument(help="File to write, e.g. model.onnx.")],
-    inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
-    ] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
-    ] = "last",
+    inference: Inference = None,
+    checkpoint: Checkpoint = "last",
     preprocessing: Annotated[
         bool, typer.Option(help="Include resizing, cropping and normalising: the input is the raw picture.")
     ] = False,

@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from sla.cli.renamed import WithOldNames
+from sla.cli.settings import OnBadImage, RefuseOrSkip
 
 app = typer.Typer(
     help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
@@ -84,9 +85,7 @@ def evaluate(
     method: Method = None,
     views: Views = None,
     checkpoint: Checkpoint = "last",
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, Option(help="Bad images: refuse or skip. Default: the run's.")
-    ] = None,
+    on_bad_image: OnBadImage = None,
     json_: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure accuracy on many episodes, with its interval; for two runs, also the difference."""
@@ -149,9 +148,7 @@ def predict(
     method: Method = None,
     views: Views = None,
     checkpoint: Checkpoint = "last",
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"], Option(help="Unreadable images: refuse, or skip with a note.")
-    ] = "refuse",
+    on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, Option(min=1, help="Number of classes to show.")] = 3,
     json_: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
     csv_: Annotated[bool, Option("--csv", help="Print a CSV with all probabilities.")] = False,

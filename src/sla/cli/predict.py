@@ -5,11 +5,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,15 +18,9 @@ if TYPE_CHECKING:
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
-    ] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
-    ] = "last",
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="Unreadable images: refuse, or skip with a note.")
-    ] = "refuse",
+    inference: Inference = None,
+    checkpoint: Checkpoint = "last",
+    on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a CSV with all probabilities.")] = False,

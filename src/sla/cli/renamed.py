@@ -1,11 +1,10 @@
 """Options by their old names: they still work, with a note, for one version."""
 
-import warnings
 from typing import Any
 
 from typer.core import TyperCommand
 
-from sla.errors import SLAWarning
+from sla.renamed import warn_renamed
 
 OLD_NAMES = {"--how": "--inference", "--which": "--checkpoint"}
 
@@ -25,5 +24,5 @@ def _renamed(word: str, known: set[str]) -> str:
     new = OLD_NAMES.get(name)
     if new is None or new not in known or name in known:
         return word
-    warnings.warn(f"{name} is called {new} now; the old name will be removed", SLAWarning)
+    warn_renamed(name, new)
     return new + equals + value

@@ -1,22 +1,18 @@
 """`sla report`: a run as one HTML page."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
-    checkpoint: Annotated[
-        str, typer.Option(help="Checkpoint: last, or best on the held-out images.")
-    ] = "last",
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
-    ] = None,
+    checkpoint: Checkpoint = "last",
+    on_bad_image: OnBadImage = None,
     out: Annotated[Path | None, typer.Option(help="HTML file to write. Default: RUN/report.html.")] = None,
     allow: Allow = None,
 ) -> None:

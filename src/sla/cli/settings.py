@@ -1,7 +1,7 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,16 @@ def _allow(names: list[str] | None) -> list[str] | None:
 Allow = Annotated[
     list[str] | None,
     typer.Option(help="Allow a run to import code from outside sla: package.module:Name.", callback=_allow),
+]
+Checkpoint = Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")]
+Inference = Annotated[
+    str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
+]
+OnBadImage = Annotated[
+    Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
+]
+RefuseOrSkip = Annotated[
+    Literal["refuse", "skip"], typer.Option(help="Unreadable images: refuse, or skip with a note.")
 ]
 
 
@@ -52,8 +62,10 @@ def make_tree(
 
 def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:
     """The run's folder: what was given, or runs/NAME by the name of the data."""
+    from sla.runs.folder import default_folder
+
     if out is not None:
         return out
     if resume:
         raise InputError("--resume needs the run's folder: --out runs/NAME")
-    return Path("runs") / f"{Path(source).expanduser().absolute().stem or 'run'}{ending}"
+    return default_folder(source, ending)

@@ -12,9 +12,7 @@ from sla.cli.settings import Allow
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
     from sla.runs.config import TrainingConfig
-    from sla.runs.run import OpenedRun
-    from sla.tasks.classifier.run import Run
-    from sla.tasks.fewshot.run import FewShotRun
+    from sla.runs.run import OpenedRun, ScoreTable
 
 METHODS = "baseline, da, mt, sla, sla+sd, or package.module:Class"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
@@ -152,46 +150,14 @@ def _preview_one(config: "TrainingConfig") -> None:
 
 def print_results(runs: "Sequence[OpenedRun]") -> None:
     """The folders of finished runs, and their accuracies in one table for each task."""
-    from sla.tasks.classifier.run import Run
-    from sla.tasks.fewshot.run import FewShotRun
+    from sla.cli.display import print_table
 
+    tables: dict[tuple[str, ...], list[ScoreTable]] = {}
     for run in runs:
         print(f"run: {run.folder}")
-    _print_classifiers([run for run in runs if isinstance(run, Run)])
-    _print_few_shot([run for run in runs if isinstance(run, FewShotRun)])
-
-
-def _print_classifiers(runs: "Sequence[Run]") -> None:
-    from sla.cli.display import print_table
-
-    rows = []
-    for run in runs:
-        result = run.result
-        for checkpoint, found in result["accuracies"].items():
-            for split in ("test", "val"):
-                for inference, scores in found.get(split, {}).items():
-                    mark = " *" if inference == result["headline"] and checkpoint == "last" else ""
-                    label = f"{run.config.method.name}, {checkpoint}, {split}"
-                    rows.append((label, inference + mark, f"{scores['top1']:.2f}", f"{scores['ece']:.1f}"))
-    if not rows:
-        return
-    print_table(("", "inference", "accuracy %", "ECE %"), rows)
-    for run in runs:
-        views = run.result.get("view_accuracy")
-        if views is not None:
-            print(f"{run.config.method.name}: {views['advice']}")
-    print("* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing.")
-
-
-def _print_few_shot(runs: "Sequence[FewShotRun]") -> None:
-    from sla.cli.display import print_table
-
-    rows = [
-        (f"{checkpoint}, {shot}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
-        for run in runs
-        for checkpoint, found in run.result["accuracies"].items()
-        for shot, kinds in found["test"].items()
-        for kind, scores in kinds.items()
-    ]
-    if rows:
-        print_table(("test classes", "inference", "accuracy %"), rows)
+        if (table := run.score_table()).rows:
+            tables.setdefault(table.header, []).append(table)
+    for header, found in tables.items():
+        print_table(header, [row for table in found for row in table.rows])
+        for note in (*(note for table in found for note in table.notes), *found[0].legend):
+            print(note)

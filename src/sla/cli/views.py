@@ -1,8 +1,10 @@
 """`sla views`: which views are recognisable in these images, before any training."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from sla.cli.settings import RefuseOrSkip
 
 
 def views(
@@ -12,9 +14,7 @@ def views(
     ] = None,
     minutes: Annotated[float | None, typer.Option(help="Training time. Default: about 1.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    on_bad_image: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="Unreadable images: refuse, or skip with a note.")
-    ] = "refuse",
+    on_bad_image: RefuseOrSkip = "refuse",
 ) -> None:
     """Measure which views are recognisable: train a small network and test it on held-out images.
 

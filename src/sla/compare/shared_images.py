@@ -9,7 +9,7 @@ from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import Progress
 from sla.runs.defaults import same_source
-from sla.tasks.classifier.known_images import HELD_OUT
+from sla.runs.images_record import VAL
 from sla.tasks.classifier.run import Run
 
 
@@ -69,10 +69,10 @@ class SharedImages:
         self.on_bad_image, self.progress = on_bad_image, progress
         self.notes = [run.unfinished for run in runs if run.unfinished]
         self.loaded: dict[object, Splits] = {}
-        first = runs[0]
+        first, self.split = runs[0], ""
         self.what = f"images of {shown(data)}" if data is not None else "test images"
         found = {run: self._given(run, data) if data is not None else self._own(run, first) for run in runs}
-        if data is None and self.what == HELD_OUT:
+        if self.split == VAL:
             self.notes.append(
                 "This data has no test images. These were held out: no run trained on them, but they chose "
                 "checkpoints and temperatures."
@@ -108,7 +108,7 @@ class SharedImages:
                 f"{shown(source)} has no test images, and {shown(run.folder)} held none out: name other "
                 "data by --data"
             )
-        self.what = found.what
+        self.what, self.split = found.what, found.split
         self.notes += found.notes
         return found.dataset
 

@@ -18,8 +18,8 @@ from sla.datasets.load import load
 from sla.disk import replacing
 from sla.images.decode import BadImageError
 from sla.images.files import in_threads
-from sla.images.store import Dataset, Rows, Splits
-from sla.progress import Advance, Progress, as_progress
+from sla.images.store import Dataset, Rows, Splits, spread
+from sla.progress import QUIET, Progress
 
 SHEET_CLASSES, SHEET_IMAGES = 12, 10
 TILE = 64  # the smallest edge of an image on the sheet
@@ -74,22 +74,21 @@ def check(
     root: str | Path | None = None,
     sheet: Path | None = None,
     pixels: bool = True,
-    progress: Advance | None = None,
+    progress: Progress = QUIET,
 ) -> Check:
     """Check a dataset, by name or folder; wrong checksums and layouts are refused as in `load`.
 
     With `pixels` every image is decoded and compared by its exact pixels. `sheet` is a PNG to write.
     """
     entry = CATALOGUE.get(data) if isinstance(data, str) else None
-    watcher = as_progress(progress)
-    splits = load(data, root=root, memory_limit=0, progress=watcher)
+    splits = load(data, root=root, memory_limit=0, progress=progress)
     found = find(entry.name, root=root) if entry else None
     folder = found[0] if found else Path(data)
     compared = verify_files(source_of(entry), folder) if entry else []
     parts = {name: part for name in SPLIT_NAMES if (part := getattr(splits, name)) is not None}
     whole = entry.splits if entry else {}
     checks = [_check_split(name, part, whole.get(name)) for name, part in parts.items()]
-    keys = {one.name: _read_split(one, parts[one.name], watcher) if pixels else {} for one in checks}
+    keys = {one.name: _read_split(one, parts[one.name], progress) if pixels else {} for one in checks}
     shared = {}
     for a, b in combinations(parts, 2):
         places = sorted((keys[a][key], keys[b][key]) for key in keys[a].keys() & keys[b].keys())
@@ -102,7 +101,7 @@ def check(
 def write_sheet(splits: Splits, path: Path) -> None:
     """A PNG of some classes, a row each, with images of train; corrupt ones are skipped."""
     data = splits.train
-    chosen = np.unique(np.linspace(0, data.num_classes - 1, SHEET_CLASSES).astype(int))
+    chosen = spread(data.num_classes, SHEET_CLASSES)
     _, height, width = data.images.shape
     scale = max(1, -(-TILE // max(height, width)))
     tile, label = (width * scale, height * scale), 176

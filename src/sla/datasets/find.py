@@ -11,7 +11,7 @@ from sla.datasets.layouts import expected_layout, find_layout
 from sla.disk import exclusive
 from sla.errors import InputError, SLAError
 from sla.images.cache_paths import cache_dir
-from sla.progress import Advance, as_progress
+from sla.progress import QUIET, Progress
 
 
 class Got(NamedTuple):
@@ -27,7 +27,7 @@ def find(name: str, *, root: str | Path | None = None) -> tuple[Path, Layout] | 
     return find_layout(source, [base / source.name, base, *map(Path, source.installed)])
 
 
-def get(name: str, *, root: str | Path | None = None, progress: Advance | None = None) -> Got:
+def get(name: str, *, root: str | Path | None = None, progress: Progress = QUIET) -> Got:
     """Make sure that a dataset is on disk; of several processes that ask at once, one does the work."""
     entry = find_entry(name)
     source, base = source_of(entry), Path(root) if root else cache_dir()
@@ -41,7 +41,7 @@ def get(name: str, *, root: str | Path | None = None, progress: Advance | None =
         with exclusive(base / f".{source.name}.lock"):
             if found := find(name, root=root):
                 return Got(found[0], "already there")
-            route = obtain(source, base / source.name, as_progress(progress), partial(_accept, source))
+            route = obtain(source, base / source.name, progress, partial(_accept, source))
     except OSError as error:
         raise SLAError(f"{base}: cannot be written: {error.strerror}") from None
     found = find(name, root=root)

@@ -8,7 +8,7 @@ from sla.datasets.scan import open_index, read_csv, scan_folder
 from sla.errors import InputError, shown
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, choose_size, store_files
 from sla.images.store import Splits
-from sla.progress import Advance, as_progress
+from sla.progress import QUIET, Progress
 
 __all__ = ["choose_size", "load_folder", "read_csv", "scan_folder"]
 
@@ -20,7 +20,7 @@ def load_folder(
     on_bad_image: OnBadImage = "refuse",
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
-    progress: Advance | None = None,
+    progress: Progress = QUIET,
 ) -> Splits:
     """A folder `<class>/*.jpg`, one with `train/ val/ test/` of that kind, or a CSV of path and label.
 
@@ -30,7 +30,7 @@ def load_folder(
     BadImageError when it is read, or is skipped with a warning (`skip`: every file is decoded once before,
     and the readable ones are remembered).
     """
-    storage = Storage(size, on_bad_image, cache, memory_limit, as_progress(progress))
+    storage = Storage(size, on_bad_image, cache, memory_limit, progress)
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"{shown(path)}: no such folder or CSV file")

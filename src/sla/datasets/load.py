@@ -21,7 +21,7 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, store_files
 from sla.images.store import ArrayImages, Dataset, Splits
-from sla.progress import Advance, as_progress
+from sla.progress import QUIET, Progress
 
 NAMESAKES = ("mnist", "fashion-mnist")
 
@@ -35,7 +35,7 @@ def load(
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
     download: bool = False,
-    progress: Advance | None = None,
+    progress: Progress = QUIET,
 ) -> Splits:
     """A dataset of the catalogue by name, or a folder of images, or a CSV of path and label.
 
@@ -45,8 +45,7 @@ def load(
     `cache`, `memory_limit` and `on_bad_image`, applies to datasets of image files (`load_folder`).
     """
     both = (size, size) if isinstance(size, int) else size
-    watcher = as_progress(progress)
-    storage = Storage(both, on_bad_image, cache, memory_limit, watcher)
+    storage = Storage(both, on_bad_image, cache, memory_limit, progress)
     if isinstance(data, str) and data in CATALOGUE:
         return _load_named(CATALOGUE[data], Path(root) if root else None, storage, download)
     path = Path(data).expanduser()
@@ -54,7 +53,7 @@ def load(
         hint = nearest(str(data), list(CATALOGUE))
         raise InputError(f"{data!r} is neither a folder nor the name of a dataset{hint}")
     return load_folder(
-        path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=watcher
+        path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=progress
     )
 
 

@@ -15,7 +15,7 @@ from sla.images.cache_paths import index_file
 from sla.images.decode import BadImageError, read_size
 from sla.images.files import FileImages, find_bad, load_into_memory
 from sla.images.paths import Paths
-from sla.images.store import Dataset, Images
+from sla.images.store import Dataset, Images, spread
 from sla.progress import QUIET, Progress
 
 OnBadImage = Literal["refuse", "skip"]
@@ -76,7 +76,7 @@ def choose_size(paths: Paths) -> tuple[int, int]:
     Its edge is the median of the shorter sides, from 32 to 256.
     """
     sizes, error = [], None
-    for row in np.unique(np.linspace(0, len(paths) - 1, min(len(paths), SAMPLE)).astype(int)):
+    for row in spread(len(paths), SAMPLE):
         try:
             sizes.append(read_size(paths[row]))
         except BadImageError as bad:

@@ -138,3 +138,8 @@ class Splits:
     test: Dataset | None = None
     mean: tuple[float, ...] | None = None  # of the pixels in [0, 1], per channel; None: unknown
     std: tuple[float, ...] | None = None
+
+
+def spread(count: int, most: int) -> np.ndarray:
+    """At most `most` of `count` places, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

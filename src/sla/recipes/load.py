@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +24,7 @@ class Entry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["train", "fewshot", "toy"] = Field("train", description="which command or job uses it")
+    task: str = Field("classifier", description="of its runs; `toy` is the figure's, which is no run")
     cost: float | None = Field(None, description="FLOP of training at paper scale, with one view")
     version: int = Field(1, description="raised when a fix changes its numbers but not its settings")
     expected: str = Field("unknown", description="what the paper prints for it, in percent")

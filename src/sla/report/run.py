@@ -19,10 +19,10 @@ from sla.report.formatting import ends, section
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.report.views import view_accuracy, view_samples
+from sla.runs.images_record import VAL
 from sla.runs.metrics import MetricsFile, calibration_error
 from sla.stats import share
 from sla.tasks.classifier.evaluation import Outputs
-from sla.tasks.classifier.known_images import HELD_OUT
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
@@ -40,24 +40,23 @@ def write_run_page(
 
     Returns the page's first sentences.
     """
-    if data is not None:
-        dataset, what = run.dataset(data, on_bad_image, progress), f"images of {shown(data)}"
-    elif found := run.unseen(on_bad_image, progress):
-        dataset, what = found
-    else:
+    found = run.find_images(data, on_bad_image, progress)
+    if found is None:
         raise InputError(
             f"{shown(run.config.data.source)}: no test images, and none were held out; name the images to "
             "report on: `sla report RUN DATA`"
         )
-    dataset = same_classes(dataset, run.classes)
+    run.warn(found.notes)
+    what = found.what if data is None else f"images of {shown(data)}"
+    dataset = same_classes(found.dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
     outputs = run.outputs(dataset, progress=progress)
-    write(path, run_page(run, dataset, outputs, what))
+    write(path, run_page(run, dataset, outputs, what, found.split == VAL))
     return lead(run, outputs, dataset, what)
 
 
-def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
+def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: bool = False) -> str:
     """The whole page from the outputs (n, N) of a dataset whose classes are in the model's order."""
     classes = [shown(name) for name in dataset.classes]
     headline, targets = run.model.method.headline, outputs.targets
@@ -69,7 +68,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str) -> str:
         title=shown(title),
         run=run,
         what=what,
-        held_out=what == HELD_OUT,
+        held_out=held_out,
         lead=lead(run, outputs, dataset, what),
         classes=classes,
         headline=headline,

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
 
-Kind = Literal["train", "ensemble", "ten-crop", "curves", "toy", "fewshot", "pretrain", "not-run"]
 SOURCES = [resources.files("sla.reproduce") / name for name in ("paper.yaml", "studies.yaml")]
 
 
@@ -59,7 +58,7 @@ class Row(Part):
     """A method as the paper names it, the kind of job that runs it, and which of its scores is meant."""
 
     label: str
-    kind: Kind = "train"
+    kind: str = "train"  # a key of work.WORK or of jobs.NOT_RUN, or a task
     suffix: str = ""  # added to the name of the column's recipe, for another network or augmentation
     set: dict[str, Any] = {}
     times: float = 1.0  # its steps (or epochs), as a multiple of the recipe's

@@ -15,7 +15,7 @@ from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
 from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
-from sla.tasks.registry import make_config, with_values
+from sla.tasks.registry import TASKS, make_config, with_values
 
 CURVE_IMAGES = 5000  # of the training set, to compute the training accuracy
 
@@ -40,7 +40,7 @@ def run_job(job: Job, out: Path, progress: Progress = QUIET, wait: bool = True) 
 def _run(job: Job, out: Path, progress: Progress) -> Record:
     folder = folder_of(job, out)
     start = time.monotonic()
-    values = WORK[job.kind](job, out, progress)
+    values = WORK.get(job.kind, _train)(job, out, progress)
     origin = {"machine": _machine(), **describe_origin()}
     del origin["command"]
     record = Record(
@@ -67,61 +67,16 @@ def read_finished(job: Job, out: Path) -> Record | None:
         return None
 
 
-def _session(job: Job, out: Path, progress: Progress, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train the run of a job, or resume it: its accuracies, and the columns of a record on its cost."""
+def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train the run of a job, or resume it. Its kind is its task; a classifier's is called `train`."""
     from sla.session import train
 
-    folder = folder_of(job, out)
+    folder, task = folder_of(job, out), "classifier" if job.kind == "train" else job.kind
     config = make_config(with_values({"task": task}, config_settings(job.settings) | {"run.seed": job.seed}))
     resume = (folder / "config.yaml").is_file()
-    result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
-    cost = {name: result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
-    return result["accuracies"], cost | {"commit": result["commit"]}
-
-
-def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
-    accuracies, cost = _session(job, out, progress, "classifier")
-    scores = {checkpoint: _top1(found["test"]) for checkpoint, found in accuracies.items() if "test" in found}
-    last = accuracies["last"]
-    more = _top1(last.get("val", {}), "val_")
-    more |= {f"ece_{inference}": found["ece"] for inference, found in last.get("test", {}).items()}
-    return {"scores": scores, "more": more | _fit(Run(folder_of(job, out))), **cost}
-
-
-def _fit(run: Run) -> dict[str, float]:
-    """More numbers of a run, in percent.
-
-    `train`: right answers on clean training images, of the labels that the method learns.
-    `gained`, `lost`: test images that only the average over views gets right, or only the plain image.
-    """
-    from sla.sampling.protocols import limited
-    from sla.tasks.classifier.plan import make_plan
-    from sla.tasks.classifier.training_accuracy import training_accuracy
-
-    plan = make_plan(run.config)
-    train, test = plan.train, plan.test
-    if len(train) > CURVE_IMAGES:
-        train = limited(train, max(min(CURVE_IMAGES // train.num_classes, int(train.counts().min())), 1))
-    found = {"train": training_accuracy(run.model, train, run.pipeline)}
-    if test is not None and "aggregated" in run.model.method.inferences:
-        outputs = run.outputs(test, ("single", "aggregated"))
-        single, aggregated = (logits.argmax(1) == outputs.targets for logits in outputs.logits.values())
-        found["gained"] = 100 * (aggregated & ~single).float().mean().item()
-        found["lost"] = 100 * (single & ~aggregated).float().mean().item()
-    return found
-
-
-def _fewshot(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
-    """Train on episodes, then test: the test episodes are the same for every method and seed."""
-    accuracies, cost = _session(job, out, progress, "fewshot")
-    more: dict[str, float] = {}
-    for shot, kinds in accuracies["last"]["test"].items():
-        more |= _top1(kinds, f"{shot}-shot ")
-    return {"more": more, **cost}
-
-
-def _top1(found: dict[str, dict[str, float]], prefix: str = "") -> dict[str, float]:
-    return {prefix + inference: scores["top1"] for inference, scores in found.items()}
+    run = train(config, folder, resume=resume, progress=StepsOnly(progress))
+    cost = {name: run.result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
+    return {**TASKS[task].record(run), **cost, "commit": run.result["commit"]}
 
 
 def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -162,7 +117,7 @@ def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
             outputs = infer(model, dataset, run.pipeline, inferences=("single",))
             point[name] = outputs.scores()["single"]["top1"]
         curve.append(point)
-        progress("evaluating snapshots", number, len(snapshots))
+        progress.advance("evaluating snapshots", number, len(snapshots))
     last = curve[-1]
     more = {"curve": curve, "train": last["train"], "test": last["test"], "gap": last["train"] - last["test"]}
     return {"more": more, **_total(records)}
@@ -174,12 +129,11 @@ def _toy(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     return {"more": {"error": toy_error(job.settings)}}
 
 
+# What is not here is the training of a task.
 WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
-    "train": _train,
     "ensemble": _ensemble,
     "ten-crop": _ten_crop,
     "curves": _curves,
-    "fewshot": _fewshot,
     "toy": _toy,
 }
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from sla.disk import to_disk
+from sla.disk import replacing
 from sla.errors import InputError, shown
-from sla.model_file import read_model_file
+from sla.model_file import read_model_file, write_model_file
 
 WEIGHTS, STATE, CHECKSUMS = "weights.safetensors", "state.safetensors", "checksums.json"
 
@@ -53,14 +52,10 @@ def save_checkpoint(
         try:
             temporary.mkdir()
             write_weights(temporary / WEIGHTS)
-            contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-            save_file(contiguous, temporary / STATE, {"position": json.dumps(asdict(position))})
-            (temporary / CHECKSUMS).write_text(
-                json.dumps({name: file_checksum(temporary / name) for name in (WEIGHTS, STATE)})
-            )
-            for name in (STATE, CHECKSUMS):
-                with open(temporary / name, "rb+") as file:
-                    to_disk(file)
+            write_model_file(temporary / STATE, tensors, asdict(position), "position")
+            sums = {name: file_checksum(temporary / name) for name in (WEIGHTS, STATE)}
+            with replacing(temporary / CHECKSUMS) as file:
+                file.write(json.dumps(sums).encode())
             _folder_to_disk(temporary)
             os.replace(temporary, target)
             _folder_to_disk(folder)
@@ -93,7 +88,7 @@ def find_checkpoint(folder: Path, kind: str) -> Path | None:
 def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
     """The position and the tensors that `save_checkpoint` got."""
     path = checkpoint / STATE
-    described, tensors = read_model_file(path, "the state of a run", ("position",))
+    described, tensors = read_model_file(path, "the state of a run", "position")
     try:
         return Position(**described), tensors
     except TypeError:

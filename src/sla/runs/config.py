@@ -4,10 +4,18 @@ What is None is chosen by the plan and written back. The keys of a task are in `
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from sla.errors import InputError, nearest
 
@@ -16,6 +24,16 @@ class Part(BaseModel):
     """A branch of the tree: unknown keys are refused, values do not change after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: Any, about: ValidationInfo) -> Any:
+        """`true` is not 1."""
+        kind = cls.model_fields[about.field_name or ""].annotation
+        kinds = get_args(kind) or (kind,)
+        if isinstance(value, bool) and bool not in kinds and {int, float}.intersection(kinds):
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
 
 
 class SourceConfig(Part):
@@ -114,6 +132,8 @@ class TrainingConfig(Part):
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
+
+    not_from_recipes: ClassVar[tuple[str, ...]] = ()  # keys of a recipe that `sla train` chooses itself
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """Keys whose value is chosen when the run starts; a resumed run has already chosen."""
@@ -224,14 +244,29 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"--set {key}: {value!r} is not a value") from None
 
 
+class _OneOfEachKey(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As PyYAML's own."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                problem = f"the key {name!r} is there twice, in lines {lines[name]} and {line}"
+                raise yaml.constructor.ConstructorError(problem=problem)
+            lines[name] = line
+        return super().construct_mapping(node, deep)
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """The tree in a YAML file, not yet validated."""
     try:
-        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        tree = yaml.load(Path(path).read_text(encoding="utf-8"), _OneOfEachKey)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
         raise InputError(f"{path}: not a configuration: {reason}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{path}: not a configuration: it must be a tree of keys")

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from sla.augment.pipelines import find_contradictions, read_policies
-from sla.backbones import find_weights
+from sla.backbones import check_backbone, find_weights
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.folder import choose_size
 from sla.datasets.load import load
@@ -65,6 +65,12 @@ def choose_device(config: Tree) -> Tree:
     config = fill_missing(config, "run", device=device)
     check_device(config.run.device or "cpu")
     return config
+
+
+def check_model(config: TrainingConfig) -> None:
+    """Refuse a backbone that does not exist, or that lacks an option, before anything is read."""
+    if config.model.backbone is not None:
+        check_backbone(config.model.backbone, config.model.options)
 
 
 def check_device(device: str) -> None:

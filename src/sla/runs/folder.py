@@ -13,7 +13,7 @@ from sla.runs.checkpoint import WEIGHTS, find_checkpoint, remove_unfinished
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
 
 CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
-FIRST_STAGE = "train"
+MAIN_STAGE = "train"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
@@ -22,6 +22,11 @@ Scores = dict[str, float | None]
 ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
 
 Tree = TypeVar("Tree", bound=TrainingConfig)
+
+
+def default_folder(source: str, ending: str = "") -> Path:
+    """runs/NAME, by the name of the data."""
+    return Path("runs") / f"{Path(source).expanduser().absolute().stem or 'run'}{ending}"
 
 
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
@@ -44,11 +49,20 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
     stack.callback(_remove_if_unused, folder)
-    for checkpoints in (folder / "checkpoint", *folder.glob("*/checkpoint")):
+    for checkpoints in _checkpoint_folders(folder):
         remove_unfinished(checkpoints)
     remove_temporaries(folder)
     if not resume:
         (folder / "metrics.csv").unlink(missing_ok=True)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a stage of the run has a checkpoint to resume from."""
+    return any(find_checkpoint(part, "last") is not None for part in _checkpoint_folders(folder))
+
+
+def _checkpoint_folders(folder: Path) -> list[Path]:
+    return [folder / "checkpoint", *folder.glob("*/checkpoint")]
 
 
 def _remove_if_unused(folder: Path) -> None:
@@ -87,11 +101,11 @@ def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def stage_folder(folder: Path, stage: str) -> Path:
-    """Where a stage of a run keeps its checkpoints and metrics: the first one in the run's own folder."""
-    return folder if stage == FIRST_STAGE else folder / stage
+    """Where a stage of a run keeps its checkpoints and metrics: `train` in the run's own folder."""
+    return folder if stage == MAIN_STAGE else folder / stage
 
 
-def find_model_file(folder: Path, checkpoint: str, stage: str = FIRST_STAGE) -> Path:
+def find_model_file(folder: Path, checkpoint: str, stage: str = MAIN_STAGE) -> Path:
     """The model of one of a run's checkpoints: last or best."""
     found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", checkpoint)
     if found is None:

@@ -5,7 +5,6 @@ that a run left out (`per_class`, `long_tail`). Names and folders play no part: 
 wherever it lies, and one that was trained on is never taken for unseen.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
-from sla.disk import replacing
 from sla.errors import InputError, shown
 from sla.images.content import KeyKind, dataset_keys, key_kind
 from sla.images.store import Dataset
-from sla.model_file import tensors_digest
+from sla.model_file import read_model_file, write_model_file
 from sla.progress import QUIET, Progress
 from sla.runs.folder import IMAGES
 from sla.runs.plan import Plan
@@ -112,10 +108,9 @@ def with_recorded_images(
 
     Refused where one is gone, is new or has another class.
     """
-    held_out = _is_held_out(plan)
+    source, val = plan.pool or plan.train, (plan.val, [VAL])
     pools: list[tuple[Dataset | None, list[str]]] = [
-        (plan.pool or plan.train, [TRAIN, *([VAL] if held_out else []), UNUSED]),
-        (None if held_out else plan.val, [] if held_out else [VAL]),
+        *([(source, [TRAIN, VAL, UNUSED])] if plan.holds_out else [(source, [TRAIN, UNUSED]), val]),
         (plan.test, [TEST]),
     ]
     found: dict[str, Dataset | None] = {VAL: None, TEST: None}
@@ -146,19 +141,11 @@ def _differences(gone: int, new: int, relabelled: int) -> str:
     )
 
 
-def _is_held_out(plan: Plan[Any]) -> bool:
-    """Whether the held-out images are a part of those that training images were chosen from."""
-    pool, val = plan.pool, plan.val
-    if pool is None or val is None:
-        return pool is not None
-    return val.images is pool.images and bool(np.isin(val.rows, pool.rows).any())
-
-
 def _unused(plan: Plan[Any]) -> Dataset | None:
     if plan.pool is None:
         return None
     used = np.isin(plan.pool.rows, plan.train.rows)
-    if plan.val is not None and _is_held_out(plan):
+    if plan.val is not None and plan.holds_out:
         used |= np.isin(plan.pool.rows, plan.val.rows)
     return plan.pool.subset(np.flatnonzero(~used))
 
@@ -167,9 +154,8 @@ def write_record(folder: Path, record: ImagesRecord) -> None:
     """Write it into a run's folder."""
     tensors = {f"keys.{s}": torch.from_numpy(keys.view(np.int64).copy()) for s, keys in record.keys.items()}
     tensors |= {f"targets.{s}": torch.from_numpy(t.astype(np.int32)) for s, t in record.targets.items()}
-    about = {"by": record.by, "classes": record.classes, "checksum": tensors_digest(tensors)}
-    with replacing(folder / IMAGES) as file:
-        file.write(save(tensors, {"images": json.dumps(about)}))
+    about = {"by": record.by, "classes": record.classes}
+    write_model_file(folder / IMAGES, tensors, about, "images", checksum=True)
 
 
 def read_record(folder: Path) -> ImagesRecord | None:
@@ -178,18 +164,14 @@ def read_record(folder: Path) -> ImagesRecord | None:
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads(file.metadata()["images"])
-        if about["checksum"] != tensors_digest(tensors):
-            raise ValueError
+        about, tensors = read_model_file(path, "a record of images", "images", checksum=True)
         return ImagesRecord(
             about["by"],
             {s: tensors[f"keys.{s}"].numpy().view(np.uint64) for s in about["classes"]},
             {s: tensors[f"targets.{s}"].numpy() for s in about["classes"]},
             {s: tuple(names) for s, names in about["classes"].items()},
         )
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         raise InputError(
             f"{shown(path)}: damaged: which images the run trained on is not known; without this file they "
             "are compared by their number alone"

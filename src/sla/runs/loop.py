@@ -8,13 +8,12 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sla.errors import InputError, MissingExtraError, SLAError
 from sla.hooks import follow_step, init_from_data, wants_data
-from sla.images.store import Dataset
+from sla.images.store import Dataset, spread
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import (
     STATE,
@@ -220,9 +219,14 @@ class Loop(ABC):
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
 
+    def bytes_needed(self) -> int:
+        """For weights, two moments at the most, two copies for an average: an old, a new and the best one."""
+        size = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
+        return 3 * size * (5 if self.average else 3)
+
     def _init_from_data(self) -> None:
         """Show evenly spaced training images to the modules that are initialised from data."""
-        places = np.unique(np.linspace(0, len(self.train) - 1, min(len(self.train), SAMPLE)).astype(np.int64))
+        places = spread(len(self.train), SAMPLE)
         images, aspect = (part.to(self.device) for part in self.train.read(places))
         init_from_data(self.model, self.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
         if self.average is not None:

@@ -13,7 +13,7 @@ C_co = TypeVar("C_co", bound=TrainingConfig, covariant=True)
 class Plan(Generic[C_co]):
     """A resolved configuration, the images it trains on, and the reasons for what was chosen.
 
-    `pool` has the images that training images, and held-out ones unless the data has its own, are taken from.
+    `pool` has the images that training images, and with `holds_out` the held-out ones too, were taken from.
     """
 
     config: C_co
@@ -22,3 +22,4 @@ class Plan(Generic[C_co]):
     test: Dataset | None
     reasons: tuple[str, ...]
     pool: Dataset | None = None
+    holds_out: bool = False

@@ -90,3 +90,8 @@ def find_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def top1_scores(found: dict[str, dict[str, float]], prefix: str = "") -> dict[str, float]:
+    """{"single": {"top1": 90.0, ...}} -> {"single": 90.0}, names with this prefix."""
+    return {prefix + inference: scores["top1"] for inference, scores in found.items()}

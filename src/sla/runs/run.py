@@ -1,9 +1,10 @@
 """What every opened run offers, whatever its task."""
 
 import warnings
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -14,13 +15,23 @@ from sla.runs.config import TrainingConfig, task_name, validate
 from sla.runs.defaults import check_device
 from sla.runs.folder import (
     CONFIG,
-    FIRST_STAGE,
+    MAIN_STAGE,
     find_model_file,
     read_result,
     read_run_config,
     stage_folder,
 )
 from sla.runs.images_record import ImagesRecord, read_record
+
+
+class ScoreTable(NamedTuple):
+    """What is printed of a finished run: rows of a table, and lines below it."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    notes: tuple[str, ...] = ()  # on this run
+    legend: tuple[str, ...] = ()  # the same for every run of its task
+
 
 C = TypeVar("C", bound=TrainingConfig)
 M = TypeVar("M", bound=nn.Module)
@@ -34,7 +45,7 @@ class OpenedRun(Generic[C, M]):
 
     task: ClassVar[str]
     config_class: ClassVar[type[TrainingConfig]]
-    stage: ClassVar[str] = FIRST_STAGE  # the one whose model is opened
+    stage: ClassVar[str] = MAIN_STAGE  # the one whose model is opened
     config: C
     model: M
 
@@ -55,6 +66,10 @@ class OpenedRun(Generic[C, M]):
         self.splits: Splits | None = None  # its images, while a run that has just ended still has them
 
     def _load_model(self, path: Path, device: str) -> M:
+        raise NotImplementedError
+
+    def score_table(self) -> ScoreTable:
+        """The accuracies of its result; runs with the same header share a table."""
         raise NotImplementedError
 
     @property

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from sla.disk import replacing
-from sla.model_file import tensors_digest
+from sla.errors import InputError
+from sla.model_file import read_model_file, write_model_file
 from sla.runs.checkpoint import WEIGHTS, file_checksum
 
 MAX_BYTES = 100 << 20
@@ -52,15 +50,14 @@ def write_scores(path: Path, scores: Scores) -> None:
     for inference, logits in scores.logits.items():
         count = logits.shape[1]
         if size <= MAX_BYTES or count <= 2 * TOP:
-            tensors[f"logits.{inference}"] = logits.float().contiguous()
+            tensors[f"logits.{inference}"] = logits.float()
             continue
         best = logits.float().topk(TOP, 1)
         rest = logits.double().scatter(1, best.indices, -math.inf).logsumexp(1) - math.log(count - TOP)
         tensors[f"top.{inference}"], tensors[f"classes.{inference}"] = best.values, best.indices.int()
         tensors[f"rest.{inference}"] = rest.float()
         tensors["count"] = torch.tensor(count)
-    with replacing(path) as file:
-        file.write(save(tensors, {"checksum": tensors_digest(tensors), "weights": _weights_beside(path)}))
+    write_model_file(path, tensors, {"weights": _weights_beside(path)}, "scores", checksum=True)
 
 
 def _weights_beside(path: Path) -> str:
@@ -76,11 +73,9 @@ def read_scores(path: Path) -> Scores | None:
     of the kept ones are exact at temperature 1.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            known = file.metadata() or {}
-        if known.get("checksum") != tensors_digest(tensors) or known.get("weights") != _weights_beside(path):
-            return None  # damaged, or of another model
+        about, tensors = read_model_file(path, "scores", "scores", checksum=True)
+        if about["weights"] != _weights_beside(path):
+            return None  # of another model
         keys = tensors["keys"].numpy().view(np.uint64)
         found = {}
         for name, value in tensors.items():
@@ -91,7 +86,7 @@ def read_scores(path: Path) -> Scores | None:
                 rest = tensors[f"rest.{inference}"].unsqueeze(1)
                 dense = rest.repeat(1, int(tensors["count"]))
                 found[inference] = dense.scatter(1, tensors[f"classes.{inference}"].long(), value)
-    except (OSError, SafetensorError, KeyError, RuntimeError):
+    except (OSError, KeyError, RuntimeError, InputError):
         return None
     whole = all(logits.ndim == 2 and len(logits) == len(keys) for logits in found.values())
     return Scores(found, keys) if whole else None

@@ -1,4 +1,4 @@
-"""A run is a list of stages, done in order: each a loop with checkpoints of its own, each resumable."""
+"""A run is a list of stages, done in order: each has checkpoints of its own, each is resumable."""
 
 import errno
 import shlex
@@ -6,31 +6,47 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from sla.disk import check_space, replacing
 from sla.errors import SLAError
 from sla.progress import Progress
-from sla.runs.checkpoint import find_checkpoint, step_of
+from sla.runs.checkpoint import Position, find_checkpoint, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, FIRST_STAGE, stage_folder
-from sla.runs.loop import Loop
+from sla.runs.folder import CONFIG, MAIN_STAGE, stage_folder
 from sla.runs.signals import Stop, StoppedError
+
+
+class Work(Protocol):
+    """What a stage does: a `Loop` of training steps, or anything else that saves checkpoints (`last`)."""
+
+    steps: int
+    position: Position
+
+    def resume(self) -> None:
+        """Continue from its last checkpoint, if there is one."""
+
+    def fit(self, stop: Stop, progress: Progress) -> bool:
+        """Work to the end, with a checkpoint there; False when it was asked to stop before."""
+
+    def bytes_needed(self) -> int:
+        """On the disk, for its checkpoints."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a run. The first is called `train`; a later one may read the checkpoints of those before it.
+    """A part of a run. One is called `train`; each may read the checkpoints of those before it.
 
     Args:
         name: of the folder below the run's that has its checkpoints; `train` uses the run's own.
         steps: after which it is finished.
-        build: makes its loop, in the folder given.
+        build: makes what is done, in the folder given.
     """
 
     name: str
     steps: int
-    build: Callable[[Path], Loop]
+    build: Callable[[Path], Work]
 
     def is_finished(self, folder: Path) -> bool:
         """Whether its last checkpoint, in this run's folder, is that of its last step."""
@@ -47,34 +63,34 @@ def run_stages(
     progress: Progress,
     *,
     resume: bool,
-) -> Loop:
-    """Write the configuration and do what is left of the stages; returns the last one's loop, at its end.
+) -> Work:
+    """Write the configuration and do what is left of the stages; returns the last one's work, at its end.
 
-    Finished stages are not done again, nor built, but for the last: whoever makes the result asks its loop.
+    Finished stages are not done again, nor built, but for the last: whoever makes the result asks it.
     """
     command = f"sla train --resume --out {shlex.quote(str(folder))}"
-    assert stages[0].name == FIRST_STAGE
+    assert MAIN_STAGE in [stage.name for stage in stages]
     for stage, following in zip(stages, [*stages[1:], None], strict=True):
         if following is not None and group.share(stage.is_finished(folder)):
             continue
-        of_stage = "" if stage.name == FIRST_STAGE else f" of stage {stage.name}"
+        of_stage = "" if stage.name == MAIN_STAGE else f" of stage {stage.name}"
         own = stage_folder(folder, stage.name)
-        loop = stage.build(own)
+        work = stage.build(own)
         if group.leads:
             own.mkdir(exist_ok=True)
-            _check_space(own, loop)
+            check_space(own, work.bytes_needed(), "keeping checkpoints")
             with replacing(folder / CONFIG) as file:
                 file.write(write_config(config).encode())
         if resume:
-            loop.resume()
-        if loop.position.step:
-            progress.message(f"resuming at step {loop.position.step:,} of {loop.steps:,}{of_stage}")
-        if not loop.fit(stop, progress):
-            done = f"step {loop.position.step:,} of {loop.steps:,}{of_stage}"
+            work.resume()
+        if work.position.step:
+            progress.message(f"resuming at step {work.position.step:,} of {work.steps:,}{of_stage}")
+        if not work.fit(stop, progress):
+            done = f"step {work.position.step:,} of {work.steps:,}{of_stage}"
             raise StoppedError(f"stopped after {done}; to continue: {command}")
         if following is not None and group.any(stop.requested)[0]:
             raise StoppedError(f"stopped after stage {stage.name}; to continue: {command}")
-    return loop
+    return work
 
 
 @contextmanager
@@ -88,11 +104,3 @@ def explaining_a_full_disk(folder: Path) -> Iterator[None]:
         raise SLAError(
             f"{folder}: the disk is full; the last checkpoint is complete: free some space, then --resume"
         ) from None
-
-
-def _check_space(folder: Path, loop: Loop) -> None:
-    """Refuse to start where two checkpoints would not fit on the disk."""
-    size = sum(value.numel() * value.element_size() for value in loop.model.state_dict().values())
-    # Weights, two moments at the most, two copies for an average; an old and a new one, and the best.
-    need = 3 * size * (5 if loop.average else 3)
-    check_space(folder, need, "keeping checkpoints")

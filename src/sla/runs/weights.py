@@ -1,6 +1,8 @@
 """First weights of a backbone: from a run, a saved model or a file of bare weights."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -9,6 +11,23 @@ from torch import Tensor, nn
 
 from sla.errors import InputError
 from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint
+from sla.runs.config import TrainingConfig
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def with_first_weights(build: Callable[[bool], M], config: TrainingConfig, first: bool) -> M:
+    """The model that `build(pretrained)` makes, its random weights from the seed, first ones where asked for.
+
+    Not `first`: it resumes from a checkpoint and needs none.
+    """
+    weights = (config.model.weights or "none") if first else "none"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.run.seed)
+        model = build(weights == "pretrained")
+    if weights not in ("none", "pretrained"):
+        load_backbone(model.backbone, weights)  # type: ignore[arg-type]
+    return model
 
 
 def load_backbone(backbone: nn.Module, source: str) -> None:

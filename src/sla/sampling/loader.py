@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
@@ -49,7 +50,21 @@ class _Failure(NamedTuple):
     wrong_input: bool
 
 
-class TrainLoader:
+class _Loader(ABC):
+    """Reads what a subclass requests, here or in worker processes."""
+
+    def __init__(self, dataset: Dataset, workers: int, device: torch.device | str) -> None:
+        self.dataset, self.workers, self.device = dataset, workers, torch.device(device)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; worker processes live until the iteration ends."""
+        return _batches(self.dataset, self._requests(), self.workers, self.device)
+
+    @abstractmethod
+    def _requests(self) -> Iterator["_Request"]: ...
+
+
+class TrainLoader(_Loader):
     """Batches `start_step` to `steps` of an endless stream, the same for every number of workers and ranks.
 
     sampling "epochs": the stream is one seeded permutation of the dataset after another, and batch s is its
@@ -79,17 +94,13 @@ class TrainLoader:
             raise InputError(f"cannot start at step {start_step} of {steps}")
         if sampling not in SAMPLINGS:
             raise InputError(f"unknown sampling {sampling!r}{nearest(sampling, SAMPLINGS)}")
-        self.dataset, self.batch_size, self.seed, self.sampling = dataset, batch_size, seed, sampling
+        self.batch_size, self.seed, self.sampling = batch_size, seed, sampling
         self.steps = range(start_step, steps)
         self.share = range(batch_size * rank // world_size, batch_size * (rank + 1) // world_size)
-        self.workers, self.device = workers, torch.device(device)
+        super().__init__(dataset, workers, device)
 
     def __len__(self) -> int:
         return len(self.steps)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends."""
-        return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
         batches = epoch_batches if self.sampling == "epochs" else random_batches
@@ -100,7 +111,7 @@ class TrainLoader:
             yield _Request(step, indices[start:stop], draws)
 
 
-class EvalLoader:
+class EvalLoader(_Loader):
     """The whole dataset once, in order; the last batch may be short.
 
     Rank r of W reads the r-th of W contiguous shares: joined in the order of ranks they are the dataset,
@@ -119,16 +130,12 @@ class EvalLoader:
         device: torch.device | str = "cpu",
     ) -> None:
         _check(dataset, batch_size, rank, world_size, workers)
-        self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.batch_size, self.seed = batch_size, seed
         self.share = range(len(dataset) * rank // world_size, len(dataset) * (rank + 1) // world_size)
-        self.workers, self.device = workers, torch.device(device)
+        super().__init__(dataset, workers, device)
 
     def __len__(self) -> int:
         return -(-len(self.share) // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends."""
-        return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
         for step in range(len(self)):
@@ -137,7 +144,7 @@ class EvalLoader:
             yield _Request(step, np.arange(places.start, places.stop), draws)
 
 
-class EpisodeLoader:
+class EpisodeLoader(_Loader):
     """Batches `start_step` to `steps` of `count` episodes each, endless and seeded like the episodes.
 
     A batch has the support images of all its episodes, then their queries: count*way*shot + count*way*query.
@@ -154,16 +161,12 @@ class EpisodeLoader:
         workers: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.dataset, self.episodes, self.count = dataset, episodes, count
+        self.episodes, self.count = episodes, count
         self.steps = range(start_step, steps)
-        self.workers, self.device = workers, torch.device(device)
+        super().__init__(dataset, workers, device)
 
     def __len__(self) -> int:
         return len(self.steps)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches; worker processes live until the iteration ends."""
-        return _batches(self.dataset, self._requests(), self.workers, self.device)
 
     def _requests(self) -> Iterator[_Request]:
         for step in self.steps:

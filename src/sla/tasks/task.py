@@ -39,6 +39,7 @@ class Task:
             images, and the reasons for what was chosen.
         stages: (plan, group) -> the parts of the run in order; the first is called `train`.
         result: (the last stage's loop at its end, progress) -> the content of result.json.
+        record: a finished run -> the columns `scores` and `more` of a row of reproduced results.
     """
 
     name: str
@@ -47,4 +48,5 @@ class Task:
     plan: Callable[[Any, Splits | None, Progress], Plan[Any]]
     stages: Callable[[Plan[Any], Group], list[Stage]]
     result: Callable[[Any, Progress], dict[str, Any]]
+    record: Callable[[Any], dict[str, Any]]
     prepare: Prepare = announce

@@ -3,23 +3,18 @@
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from sla.cli import app
+from commands import sla
+from refusals import refused
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
+from sla.session import preview
 from sla.tasks.classifier import data_summary as findings
 from sla.tasks.classifier.data_summary import describe_data
-from sla.tasks.classifier.plan import Plan
+from sla.tasks.classifier.plan import Plan, make_plan
 from sla.tasks.registry import make_config
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
-
-
-def sla(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 @pytest.fixture
@@ -75,23 +70,29 @@ def test_dry_run_says_it_all_and_leaves_nothing(photos, tmp_path, monkeypatch):
     assert "4 iterations of 4 images" in told
     assert "seconds of training, not compiled" in told
     assert sorted(path for path in tmp_path.rglob("*")) == before
-    told = sla(
-        "train",
-        "digits",
-        "--dry-run",
-        "--views",
-        "auto",
-        "--compare",
-        "baseline",
-        *SMALL,
-        "--set",
-        "run.batch_size=8",
-    )
+    more = ("--views", "auto", "--compare", "baseline", "--set", "run.batch_size=8")
+    told = sla("train", "digits", "--dry-run", *more, *SMALL)
     assert "views: rot4, rot2 will be tried" in told
     assert told.count("10 classes; images") == 2
     assert sorted(path for path in tmp_path.rglob("*")) == before
-    with pytest.raises(InputError, match="not with --resume"):
-        sla("train", "digits", "--dry-run", "--resume", "--out", "runs/digits")
+    refused("not with --resume", sla, "train", "digits", "--dry-run", "--resume", "--out", "runs/digits")
+
+
+@pytest.mark.parametrize("task", ["classifier", "fewshot"])
+def test_a_misspelt_backbone_is_refused_before_anything_is_read_or_said(task, messages):
+    for model in ({"backbone": "resnet33"}, {"backbone": "resnet8", "options": {"widht": 1}}):
+        config = make_config({"task": task, "data": {"source": "digits"}, "model": model})
+        refused("did you mean 'resnet34'|has no option 'widht'", preview, config, progress=messages)
+    assert messages.lines == messages.passes == []
+
+
+def test_an_option_that_the_method_lacks_is_noticed(recwarn):
+    tree = {"data": {"source": "digits"}, "method": {"name": "baseline", "beta": 0.5}}
+    with pytest.warns(SLAWarning, match=r"method\.beta has no effect: method baseline has no such option"):
+        make_plan(make_config(tree))
+    recwarn.clear()
+    make_plan(make_config(tree | {"method": {"name": "sla+sd", "beta": 0.5}}))
+    assert not recwarn.list
 
 
 def test_views_command_prints_a_table(monkeypatch):
@@ -104,8 +105,7 @@ def test_views_command_prints_a_table(monkeypatch):
     assert cells[:3] == ["rot4", "4", "25.0"]
     assert cells[5] == "recognisable"
     assert lines[header + 2].startswith("rot4 is recognisable here, so SLA with it can help")
-    with pytest.raises(InputError, match="--minutes must be above 0"):
-        sla("views", "digits", "--minutes", 0)
+    refused("--minutes must be above 0", sla, "views", "digits", "--minutes", 0)
 
 
 @pytest.mark.parametrize("each", [1, 2])

@@ -5,9 +5,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from sla.cli import app
+from commands import sla
 
 BIRDS = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "cub200_2011_s96.zip"
 
@@ -28,12 +27,6 @@ def birds(tmp_path_factory):
                 for name in sorted(names)[:most]:
                     archive.extract(name, folder)
     return folder
-
-
-def sla(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def test_train_evaluate_and_predict_birds(birds, tmp_path):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import sla
+from refusals import refused
 from sla.errors import InputError, SLAError, SLAWarning
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.model_file import read_model_file
@@ -201,8 +202,7 @@ def test_intervals_are_those_of_the_tables():
     mean, low, high = episode_interval(values)
     assert (mean, high - mean) == (75.0, pytest.approx(1.96 * np.sqrt(125) / 2))
     assert paired_interval(values + 3, values) == pytest.approx((3.0, 3.0, 3.0))
-    with pytest.raises(InputError, match="4 and 3 episodes"):
-        paired_interval(values, values[:3])
+    refused("4 and 3 episodes", paired_interval, values, values[:3])
     assert low == pytest.approx(150 - high)
 
 
@@ -341,8 +341,7 @@ def test_training_that_went_astray_is_one_line(tmp_path):
 
 def test_milestones_need_their_factors():
     wrong = r"factors must be one number from 0 for each of the 1 milestones, not \(0.06, 0.012, 0.0024\)"
-    with pytest.raises(InputError, match=wrong):
-        settings(optimizer={"milestones": [0.5]})
+    refused(wrong, settings, optimizer={"milestones": [0.5]})
     tuned = settings(optimizer={"milestones": [0.5], "factors": None}).optimizer
     assert [rate_factor(tuned, step, 10) for step in (4, 5)] == [1, 0.1]
 
@@ -383,10 +382,8 @@ def test_the_rate_follows_the_recipe():
 
 
 def test_wrong_settings_are_one_line():
-    with pytest.raises(InputError, match="an episode's classes are new ones"):
-        settings(method__name="ridge+sd")
-    with pytest.raises(InputError, match=r"unknown key 'episodes.shots', did you mean 'episodes.shot'"):
-        settings(episodes__shots=3)
+    refused("an episode's classes are new ones", settings, method__name="ridge+sd")
+    refused(r"unknown key 'episodes.shots', did you mean 'episodes.shot'", settings, episodes__shots=3)
 
 
 @pytest.mark.parametrize(
@@ -434,19 +431,16 @@ def test_files_of_the_first_version_are_read(whole, tmp_path):
     assert old.about == load_model(new).about
     assert all(torch.equal(value, whole.model.state_dict()[name]) for name, value in old.state_dict().items())
     sla.save(sla.create("convnet4", 2, width=4), tmp_path / "classifier.safetensors")
-    with pytest.raises(InputError, match="not a few-shot model"):
-        load_model(tmp_path / "classifier.safetensors")
+    refused("not a few-shot model", load_model, tmp_path / "classifier.safetensors")
 
 
 def test_a_damaged_file_is_one_line(whole, tmp_path):
     path = tmp_path / "weights.safetensors"
     path.write_bytes(b"nothing")
-    with pytest.raises(InputError, match="not a few-shot model"):
-        load_model(path)
+    refused("not a few-shot model", load_model, path)
     copy = shutil.copytree(whole.folder, tmp_path / "plain")
     (copy / "config.yaml").write_text("run: {seed: 1}")
-    with pytest.raises(InputError, match="a run of task classifier; this needs one of task fewshot"):
-        FewShotRun(copy)
+    refused("a run of task classifier; this needs one of task fewshot", FewShotRun, copy)
 
 
 def write_folder(folder, counts, first=20):

@@ -4,7 +4,7 @@ import torch
 from scipy.optimize import minimize
 from torch import nn
 
-from sla.errors import InputError
+from refusals import refused
 from sla.tasks.fewshot.head import one_hot
 from sla.tasks.fewshot.heads import HEADS, create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
@@ -130,16 +130,14 @@ def test_svm_gradient_is_that_of_finite_differences():
 
 @pytest.mark.parametrize("scale", [0, -5, float("inf"), float("nan"), "a"])
 def test_a_scale_is_a_number_above_0(scale):
-    with pytest.raises(InputError, match=r"scale of logits must be above 0|its options are numbers"):
-        create_head("ridge", scale=scale)
+    refused(r"scale of logits must be above 0|its options are numbers", create_head, "ridge", scale=scale)
 
 
 @pytest.mark.parametrize(
     "options", [{"iterations": 2.5}, {"c": float("nan")}, {"c": 0}, {"test_iterations": 0}]
 )
 def test_svm_refuses_what_is_no_number_of_iterations_and_no_bound(options):
-    with pytest.raises(InputError, match="svm needs c above 0 and at least 1 iteration"):
-        create_head("svm", **options)
+    refused("svm needs c above 0 and at least 1 iteration", create_head, "svm", **options)
 
 
 def test_svm_iterations_are_as_many_as_asked_in_training_and_test():
@@ -206,27 +204,17 @@ def test_smoothing_gives_the_others_their_share_and_the_class_the_rest():
 def test_what_is_no_episode_is_refused():
     support, targets, query = make_episodes()
     head = create_head("protonet").double()
-    with pytest.raises(InputError, match="7 and 6 features: their images differ in size"):
-        head(support, targets, query[..., :6], 4)
-    with pytest.raises(InputError, match="class 4 of episode 0 has no support image"):
-        head(support, targets, query, 5)
-    with pytest.raises(InputError, match="from 0 to 3 but there are 3 classes"):
-        head(support, targets, query, 3)
-    with pytest.raises(InputError, match="at least two classes, not 1"):
-        head(support, torch.zeros_like(targets), query, 1)
-    with pytest.raises(InputError, match=r"must be \(E, S, D\) and \(E, Q, D\)"):
-        head(support[0], targets, query, 4)
+    refused("7 and 6 features: their images differ in size", head, support, targets, query[..., :6], 4)
+    refused("class 4 of episode 0 has no support image", head, support, targets, query, 5)
+    refused("from 0 to 3 but there are 3 classes", head, support, targets, query, 3)
+    refused("at least two classes, not 1", head, support, torch.zeros_like(targets), query, 1)
+    refused(r"must be \(E, S, D\) and \(E, Q, D\)", head, support[0], targets, query, 4)
 
 
 def test_names_and_options_are_checked_and_self_distillation_has_its_reason():
-    with pytest.raises(InputError, match="did you mean 'protonet'"):
-        create_head("protonets")
+    refused("did you mean 'protonet'", create_head, "protonets")
     for name in ("sla+sd", "ridge+sd"):
-        with pytest.raises(InputError, match="an episode's classes are new ones"):
-            create_head(name)
-    with pytest.raises(InputError, match="'ridge' has no option 'c'"):
-        create_head("ridge", c=1.0)
-    with pytest.raises(InputError, match="above 0, not -1"):
-        create_head("ridge", regularization=-1.0)
-    with pytest.raises(InputError, match="its options are numbers"):
-        create_head("ridge", regularization="much")
+        refused("an episode's classes are new ones", create_head, name)
+    refused("'ridge' has no option 'c'", create_head, "ridge", c=1.0)
+    refused("above 0, not -1", create_head, "ridge", regularization=-1.0)
+    refused("its options are numbers", create_head, "ridge", regularization="much")

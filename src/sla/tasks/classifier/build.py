@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import create
 from sla.methods import METHODS, Method, create_method, method_options
-from sla.runs.weights import load_backbone
+from sla.runs.weights import with_first_weights
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.imbalance import build_criterion
@@ -45,21 +44,14 @@ def build_model(
     counts: Sequence[int] | np.ndarray | None = None,
     first: bool = True,
 ) -> Classifier:
-    """A new classifier, its random weights from the seed, its first weights where they are asked for.
+    """A new classifier; see `with_first_weights`."""
 
-    Not `first`: it resumes from a checkpoint and needs none.
-    """
-    assert config.model.backbone is not None
-    options: dict[str, Any] = dict(config.model.options)
-    weights = (config.model.weights or "none") if first else "none"
-    if weights == "pretrained":
-        options["pretrained"] = True
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.run.seed)
-        model = create(config.model.backbone, len(classes), build_method(config, counts), **options)
+    def build(pretrained: bool) -> Classifier:
+        options = dict(config.model.options) | ({"pretrained": True} if pretrained else {})
+        return create(config.model.backbone or "", len(classes), build_method(config, counts), **options)
+
+    model = with_first_weights(build, config, first)
     model.class_names = list(classes)
-    if weights not in ("none", "pretrained"):
-        load_backbone(model.backbone, weights)
     return model
 
 

@@ -73,10 +73,11 @@ def _option_fields() -> dict[str, Any]:
     return found
 
 
+OPTION_FIELDS = _option_fields()
 if TYPE_CHECKING:
     MethodConfig = MethodKeys
 else:
-    MethodConfig = create_model("MethodConfig", __base__=MethodKeys, **_option_fields())
+    MethodConfig = create_model("MethodConfig", __base__=MethodKeys, **OPTION_FIELDS)
 
 
 class RunConfig(LoopConfig):
@@ -96,7 +97,8 @@ class RunConfig(LoopConfig):
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
-    task: Literal["classifier"] = Field("classifier", description="classifier or fewshot")
+    not_from_recipes = ("method.name",)
+    task: Literal["classifier"] = Field("classifier", description="what is trained: classifier, fewshot")
     data: DataConfig = DataConfig()
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()

@@ -1,24 +1,22 @@
 """Before training: what is in the data, in a few lines, without reading more than is cheap."""
 
-import hashlib
 import os
 from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from sla.errors import shown
-from sla.images.cache import CachedImages
+from sla.images.content import KeyKind, dataset_keys, key_kind
 from sla.images.decode import BadImageError, read_size
-from sla.images.files import FileImages
-from sla.images.store import Dataset
+from sla.images.store import Dataset, spread
 from sla.runs.plan import Plan
 from sla.tasks.classifier.config import ClassifierConfig
-from sla.tasks.classifier.view_accuracy import spread
 
 HEADERS = 64  # files whose headers say their size
 HASHED = 1 << 30  # bytes of stored pixels compared between two splits
 OPENED = 4000  # files compared, of a split that is not in memory
-TAIL = 4096  # bytes at the end of a file: compressed pixels, which no two photographs share
 NAMES = {"train": "training", "val": "held-out", "test": "test"}
 
 
@@ -29,10 +27,7 @@ def describe_data(plan: Plan[ClassifierConfig]) -> Iterator[str]:
     yield f"{plan.train.num_classes:,} classes; images: {counted}"
     yield from _sizes(plan.train)
     yield from _balance(plan.train)
-    names = list(splits)
-    for place, first in enumerate(names):
-        for second in names[place + 1 :]:
-            yield from _shared(first, splits[first], second, splits[second])
+    yield from _shared(splits)
 
 
 def _sizes(train: Dataset) -> Iterator[str]:
@@ -65,49 +60,36 @@ def _balance(train: Dataset) -> Iterator[str]:
     yield f"training images per class: {least} to {most}"
 
 
-def _shared(first: str, a: Dataset, second: str, b: Dataset) -> Iterator[str]:
-    most = _affordable(a), _affordable(b)
-    looked = [spread(len(part), limit) for part, limit in zip((a, b), most, strict=True)]
-    known = dict(zip(_keys(a, looked[0]), looked[0].tolist(), strict=True))
-    pairs = [
-        (known[key], place)
-        for key, place in zip(_keys(b, looked[1]), looked[1].tolist(), strict=True)
-        if key in known
-    ]
-    sampled = ""
-    if len(looked[0]) < len(a) or len(looked[1]) < len(b):
-        sampled = f" (compared: {len(looked[0]):,} with {len(looked[1]):,} of them)"
-    if pairs:
-        here, there = (shown(os.path.basename(p.name(i))) for p, i in zip((a, b), pairs[0], strict=True))
-        shared = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
-        yield f"{shared}: {there} is {here}; accuracy on them says nothing{sampled}"
-    elif sampled:
-        yield f"no {NAMES[second]} image was found among the {NAMES[first]} images{sampled}"
+class _Sample(NamedTuple):
+    """Some images of a split, evenly spaced, by their content."""
+
+    places: np.ndarray
+    keys: np.ndarray
 
 
-def _affordable(dataset: Dataset) -> int:
-    return OPENED if _on_disk(dataset) else max(HASHED // int(np.prod(dataset.images.shape)), 1)
+def _sample(part: Dataset, by: KeyKind) -> _Sample:
+    places = spread(len(part), OPENED if by == "file" else max(HASHED // int(np.prod(part.images.shape)), 1))
+    return _Sample(places, dataset_keys(part.subset(places), by=by))
 
 
-def _on_disk(dataset: Dataset) -> bool:
-    return isinstance(dataset.images, FileImages) and not isinstance(dataset.images, CachedImages)
-
-
-def _keys(dataset: Dataset, places: np.ndarray) -> Iterator[bytes]:
-    """For each image a key that its copies share: of its stored pixels, or of its file."""
-    if _on_disk(dataset):
-        yield from (_file_key(dataset.name(int(place))) for place in places)
-        return
-    for start in range(0, len(places), 256):
-        for pixels in dataset.read(places[start : start + 256]).images.numpy():
-            yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
-
-
-def _file_key(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - TAIL, 0))
-            return b"%d:" % size + hashlib.blake2b(file.read(), digest_size=16).digest()
-    except OSError:
-        return path.encode(errors="surrogateescape")  # like no other
+def _shared(splits: dict[str, Dataset]) -> Iterator[str]:
+    """Images that are in two splits, as far as comparing them is cheap."""
+    by: KeyKind = "file" if "file" in map(key_kind, splits.values()) else "pixels"
+    samples = {name: _sample(part, by) for name, part in splits.items()} if len(splits) > 1 else {}
+    for first, second in combinations(samples, 2):
+        a, b = samples[first], samples[second]
+        known = dict(zip(a.keys.tolist(), a.places.tolist(), strict=True))
+        found = zip(b.keys.tolist(), b.places.tolist(), strict=True)
+        pairs = [(known[key], place) for key, place in found if key in known]
+        sampled = ""
+        if len(a.places) < len(splits[first]) or len(b.places) < len(splits[second]):
+            sampled = f" (compared: {len(a.places):,} with {len(b.places):,} of them)"
+        if pairs:
+            names = (
+                splits[split].name(place) for split, place in zip((first, second), pairs[0], strict=True)
+            )
+            here, there = (shown(os.path.basename(name)) for name in names)
+            shared = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
+            yield f"{shared}: {there} is {here}; accuracy on them says nothing{sampled}"
+        elif sampled:
+            yield f"no {NAMES[second]} image was found among the {NAMES[first]} images{sampled}"

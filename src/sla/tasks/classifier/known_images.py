@@ -10,15 +10,21 @@ from sla.images.store import Dataset, Splits
 from sla.progress import Progress
 from sla.runs.images_record import TEST, TRAIN, UNUSED, VAL, ImagesRecord, Matched
 
-HELD_OUT = "held-out images"
+OTHER = "other"  # data of another source than the run's
+WHAT = {TEST: "test images", VAL: "held-out images", OTHER: ""}
 
 
 class FoundImages(NamedTuple):
-    """Images to evaluate on, what they are, and notes on how they differ from what the run had."""
+    """Images to evaluate on, of which split, and notes on how they differ from what the run had."""
 
     dataset: Dataset
-    what: str
+    split: str
     notes: list[str]
+
+    @property
+    def what(self) -> str:
+        """What they are called in texts."""
+        return WHAT[self.split]
 
 
 def find_test(record: ImagesRecord, part: Dataset, where: str, progress: Progress) -> FoundImages:
@@ -26,8 +32,8 @@ def find_test(record: ImagesRecord, part: Dataset, where: str, progress: Progres
     keys = dataset_keys(part, progress, record.by)
     matched = record.match(part, keys, [TEST])
     trained = matched.rest[record.trained_on(keys[matched.rest])]
-    notes = _changes(record, matched, TEST, "test images", len(matched.rest) - len(trained), where)
-    return _without(part, trained, "test images", where, notes)
+    notes = _changes(record, matched, TEST, len(matched.rest) - len(trained), where)
+    return _without(part, trained, TEST, where, notes)
 
 
 def find_held_out(record: ImagesRecord, splits: Splits, where: str, progress: Progress) -> FoundImages:
@@ -35,37 +41,37 @@ def find_held_out(record: ImagesRecord, splits: Splits, where: str, progress: Pr
     part, among = (splits.train, [TRAIN, VAL, UNUSED]) if splits.val is None else (splits.val, [VAL])
     matched = record.match(part, dataset_keys(part, progress, record.by), among)
     if not len(matched.places[VAL]):
-        raise InputError(f"{where}: none of its {record.count(VAL):,} {HELD_OUT} is there: name other data")
+        raise InputError(f"{where}: none of its {record.count(VAL):,} {WHAT[VAL]} is there: name other data")
     new = len(matched.rest)
-    notes = _changes(record, matched, VAL, HELD_OUT, new, where, " and not used" if new else "")
-    return FoundImages(part.subset(matched.places[VAL]), HELD_OUT, notes)
+    notes = _changes(record, matched, VAL, new, where, " and not used" if new else "")
+    return FoundImages(part.subset(matched.places[VAL]), VAL, notes)
 
 
 def find_other(record: ImagesRecord, part: Dataset, where: str, progress: Progress) -> FoundImages:
     """Other data, wherever it lies, without images that were trained on."""
     keys = dataset_keys(part, progress, record.by)
     rest = record.match(part, keys, [VAL, TEST]).rest
-    return _without(part, rest[record.trained_on(keys[rest])], "", where, [])
+    return _without(part, rest[record.trained_on(keys[rest])], OTHER, where, [])
 
 
-def _without(part: Dataset, trained: np.ndarray, what: str, where: str, notes: list[str]) -> FoundImages:
+def _without(part: Dataset, trained: np.ndarray, split: str, where: str, notes: list[str]) -> FoundImages:
     count, total = len(trained), len(part)
     if count and count == total:
         raise InputError(
             f"{where}: all {total:,} images were trained on: name data that the run has not seen"
         )
     if not count:
-        return FoundImages(part, what, notes)
+        return FoundImages(part, split, notes)
     verbs = ("was trained on and is", "were trained on and are")
     note = f"{where}: {count:,} of the {total:,} images {verbs[count > 1]} left out"
-    return FoundImages(part.subset(np.setdiff1d(np.arange(total), trained)), what, [*notes, note])
+    return FoundImages(part.subset(np.setdiff1d(np.arange(total), trained)), split, [*notes, note])
 
 
 def _changes(
-    record: ImagesRecord, matched: Matched, split: str, what: str, new: int, where: str, use: str = ""
+    record: ImagesRecord, matched: Matched, split: str, new: int, where: str, use: str = ""
 ) -> list[str]:
     """One line with the counts of images that are gone, new or in another class; nothing where none is."""
-    gone, relabelled = matched.gone[split], matched.relabelled[split]
+    gone, relabelled, what = matched.gone[split], matched.relabelled[split], WHAT[split]
     parts = []
     if gone:
         parts.append(f"{gone:,} of its {record.count(split):,} {what} {'is' if gone == 1 else 'are'} gone")

@@ -1,22 +1,22 @@
 """Defaults of a classifier's configuration: what fits these images and this machine, and why."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import torch
 
 from sla.augment.mixing import parse_mix
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.load import load
-from sla.errors import InputError
-from sla.images.cache_paths import cache_dir
+from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
-from sla.methods import takes_views
+from sla.methods import METHODS, method_options, takes_views
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
     check_input,
+    check_model,
     choose_device,
     choose_input,
     fill_missing,
@@ -31,9 +31,9 @@ from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
-from sla.tasks.classifier.split import same_classes, split_images
+from sla.tasks.classifier.split import load_data, same_classes, split_images
 
 LEAST_STEPS = 2000
 
@@ -47,6 +47,8 @@ def make_plan(
     """
     if not config.data.source:
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
+    check_model(config)
+    _warn_of_unused_options(config)
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
     config = config if splits is not None else with_absolute_paths(config)
@@ -56,14 +58,7 @@ def make_plan(
     else:
         grey, native = _native(config)
     config = _choose_model(config, native, grey, reasons)
-    splits = splits or load(
-        config.data.source,
-        root=config.data.root,
-        size=config.data.stored_size,
-        on_bad_image=config.data.on_bad_image,
-        cache=cache_dir() / "images" if config.data.cache else None,
-        progress=progress,
-    )
+    splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = choose_input(config, splits)
     channels = len(config.model.mean or ())
@@ -86,7 +81,7 @@ def make_plan(
         _check_views(config)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
-    return Plan(config, train, val, test, tuple(reasons), splits.train)
+    return Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None)
 
 
 def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = None) -> Plan[ClassifierConfig]:
@@ -96,6 +91,17 @@ def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = No
     config = _choose_views_per_step(config, reasons)
     _check_views(config)
     return replace(plan, config=config, reasons=(*plan.reasons, *reasons))
+
+
+def _warn_of_unused_options(config: ClassifierConfig) -> None:
+    """Every option has a key, whatever the method: one that was changed is meant for another method."""
+    part = config.method
+    if part.name not in METHODS:
+        return
+    own = method_options(METHODS[part.name].make)
+    for name in sorted(OPTION_FIELDS.keys() - own.keys()):
+        if getattr(part, name) != type(part).model_fields[name].default:
+            warnings.warn(f"method.{name} has no effect: method {part.name} has no such option", SLAWarning)
 
 
 def _native(config: ClassifierConfig) -> tuple[bool, int]:

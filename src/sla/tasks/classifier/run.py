@@ -13,11 +13,9 @@ from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
-from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
-from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
@@ -28,20 +26,14 @@ from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import step_of
 from sla.runs.defaults import same_source
 from sla.runs.folder import find_model_file
-from sla.runs.images_record import VAL
+from sla.runs.images_record import TEST, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
-from sla.runs.run import OpenedRun
+from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
-from sla.tasks.classifier.known_images import (
-    HELD_OUT,
-    FoundImages,
-    find_held_out,
-    find_other,
-    find_test,
-)
-from sla.tasks.classifier.split import same_classes, split_images
+from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
+from sla.tasks.classifier.split import load_data, same_classes, split_images
 
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
@@ -54,6 +46,20 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def _load_model(self, path: Path, device: str) -> Classifier:
         return load_classifier(path, device)
+
+    def score_table(self) -> ScoreTable:
+        """A row for each checkpoint, split and inference."""
+        rows, method = [], self.config.method.name
+        for checkpoint, found in self.result["accuracies"].items():
+            for split in ("test", "val"):
+                for inference, scores in found.get(split, {}).items():
+                    mark = " *" if inference == self.result["headline"] and checkpoint == "last" else ""
+                    numbers = (f"{scores['top1']:.2f}", f"{scores['ece']:.1f}")
+                    rows.append((f"{method}, {checkpoint}, {split}", inference + mark, *numbers))
+        views = self.result.get("view_accuracy")
+        advice = () if views is None else (f"{method}: {views['advice']}",)
+        stars = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
+        return ScoreTable(("", "inference", "accuracy %", "ECE %"), rows, advice, (stars,))
 
     @property
     def classes(self) -> list[str]:
@@ -157,7 +163,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if found is None:
             source = shown(self.config.data.source)
             raise InputError(f"{source} has no test images, and none were held out: say what to evaluate on")
-        self._warn(found.notes)
+        self.warn(found.notes)
         return found.dataset
 
     def unseen(
@@ -177,7 +183,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if found is None:
             return None
         if by_content:
-            self._warn(found.notes)
+            self.warn(found.notes)
         return found.dataset, found.what
 
     def find_images(
@@ -200,7 +206,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             most = (
                 f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
             )
-            return FoundImages(part, "", [f"{most}out are taken" if learnt else self._unrecorded])
+            return FoundImages(part, OTHER, [f"{most}out are taken" if learnt else self._unrecorded])
         if splits is self.splits or record is None:  # a run that has just ended, or an old one
             return self._by_counts(
                 splits, [self._unrecorded] if by_content and splits is not self.splits else []
@@ -214,9 +220,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Which images are held out follows from all there are: with another number it would be others."""
         own = self.config.data
         if splits.test is not None:
-            return FoundImages(splits.test, "test images", notes)
+            return FoundImages(splits.test, TEST, notes)
         if splits.val is not None:
-            return FoundImages(splits.val, HELD_OUT, notes)
+            return FoundImages(splits.val, VAL, notes)
         if not own.hold_out:
             return None
         train, held = split_images(self.config, splits, [])
@@ -228,7 +234,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
                 "which were held out is not known: name other data, which the run has not seen"
             )
-        return FoundImages(held, HELD_OUT, notes)
+        return FoundImages(held, VAL, notes)
 
     @property
     def _unrecorded(self) -> str:
@@ -240,7 +246,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     def _where(self, data: str | Path) -> str:
         return f"{shown(self.folder)} on {shown(data)}"
 
-    def _warn(self, notes: Sequence[str]) -> None:
+    def warn(self, notes: Sequence[str]) -> None:
+        """Of an unfinished run, and of images that differ from what the run had."""
         self.warn_if_unfinished()
         for note in notes:
             warnings.warn(note, SLAWarning)
@@ -253,18 +260,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
-        own = self.config.data
         if data is None and self.splits is not None:
             return self.splits
-        return load(
-            data or own.source,
-            root=own.root,
-            size=own.stored_size,
-            on_bad_image=on_bad_image or own.on_bad_image,
-            cache=cache_dir() / "images" if own.cache else None,
-            progress=progress,
-            **options,
-        )
+        return load_data(self.config.data, data, on_bad_image, progress, **options)
 
     def export(
         self,

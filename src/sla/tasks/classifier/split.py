@@ -1,13 +1,38 @@
 """Which images a run trains on and which it holds out; the classes of other data in the model's order."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from sla.datasets.load import load
 from sla.errors import InputError, listed, shown
+from sla.images.cache_paths import cache_dir
+from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
+from sla.progress import QUIET, Progress
 from sla.sampling.protocols import hold_out, limited, long_tailed, selection_set
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.config import ClassifierConfig, DataConfig
+
+
+def load_data(
+    part: DataConfig,
+    data: str | Path | None = None,
+    on_bad_image: OnBadImage | None = None,
+    progress: Progress = QUIET,
+    **options: Any,
+) -> Splits:
+    """The data that a configuration names, or other data, at the size at which its run stores images."""
+    return load(
+        data or part.source,
+        root=part.root,
+        size=part.stored_size,
+        on_bad_image=on_bad_image or part.on_bad_image,
+        cache=cache_dir() / "images" if part.cache else None,
+        progress=progress,
+        **options,
+    )
 
 
 def split_images(

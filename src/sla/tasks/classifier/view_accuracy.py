@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
-from sla.images.store import Dataset
+from sla.images.store import Dataset, spread
 from sla.runs.evaluation import iterate_eval
 from sla.stats import Interval, share
 from sla.views import Product, Views
@@ -148,8 +147,3 @@ def measure_views(
             return None
         answers.append(logits.argmax(1).cpu())
     return count_views(torch.cat(answers), method.views)
-
-
-def spread(count: int, most: int) -> np.ndarray:
-    """At most `most` of `count` places, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))

@@ -121,7 +121,7 @@ def save_model(model: FewShotModel, path: Path, **more: Any) -> None:
 
 def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
     """The model that `save_model` wrote, in eval mode. Nothing in the file can run code."""
-    about, weights = read_model_file(path, "a few-shot model that sla wrote", (FIRST_KEY, KEY))
+    about, weights = read_model_file(path, "a few-shot model that sla wrote", FIRST_KEY, KEY)
     try:
         if about.pop("task", "fewshot") != "fewshot" or "head" not in about:
             raise InputError(f"{path}: not a few-shot model that sla wrote")

@@ -9,6 +9,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
     check_input,
+    check_model,
     choose_device,
     choose_input,
     fill_missing,
@@ -34,6 +35,7 @@ def make_plan(
     """Choose every value that is not given."""
     if not config.data.source and splits is None:
         raise InputError("no data given: cifar-fs, fc100, mini-imagenet, or a folder of images")
+    check_model(config)
     reasons: list[str] = []
     config = choose_device(config if splits is not None else with_absolute_paths(config))
     native = max(splits.train.images.shape[1:]) if splits is not None else native_size(config.data.source)

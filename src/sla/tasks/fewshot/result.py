@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sla.progress import Progress
-from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
+from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints, top1_scores
 from sla.tasks.fewshot.evaluate import episode_interval, evaluate_episodes
 from sla.tasks.fewshot.model import load_model
 from sla.tasks.fewshot.trainer import FewShotTrainer
@@ -52,3 +52,11 @@ def _cost(trainer: FewShotTrainer) -> dict[str, Any]:
     episodes = trainer.steps * trainer.per_step
     seen = episodes * part.way * (part.shot + part.query) * views
     return {"episodes": episodes} | describe_cost(trainer, seen, trainer.model.inferences, views)
+
+
+def record_run(run: Any) -> dict[str, Any]:
+    """Test accuracies by shot and inference; the test episodes are the same for every method and seed."""
+    more: dict[str, float] = {}
+    for shot, kinds in run.result["accuracies"]["last"]["test"].items():
+        more |= top1_scores(kinds, f"{shot}-shot ")
+    return {"more": more}

@@ -14,7 +14,7 @@ from sla.errors import InputError, MissingExtraError
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import check_device, same_source
-from sla.runs.run import OpenedRun
+from sla.runs.run import OpenedRun, ScoreTable
 from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import evaluate_episodes
 from sla.tasks.fewshot.model import FewShotModel, build_model, load_model
@@ -29,6 +29,16 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
 
     def _load_model(self, path: Path, device: str) -> FewShotModel:
         return load_model(path, device)
+
+    def score_table(self) -> ScoreTable:
+        """A row for each checkpoint, shot and inference."""
+        rows = [
+            (f"{checkpoint}, {shot}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
+            for checkpoint, found in self.result["accuracies"].items()
+            for shot, kinds in found["test"].items()
+            for kind, scores in kinds.items()
+        ]
+        return ScoreTable(("test classes", "inference", "accuracy %"), rows)
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:
         """The run's own test classes."""

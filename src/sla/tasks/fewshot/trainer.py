@@ -1,6 +1,7 @@
 """What a few-shot model learns in each step of the loop, and how it is judged."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from sla.runs.distributed import Group
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
-from sla.runs.weights import load_backbone
+from sla.runs.weights import with_first_weights
 from sla.sampling.episodes import Episodes
 from sla.sampling.loader import Batch, EpisodeLoader
 from sla.tasks.fewshot.config import FewShotConfig
@@ -92,10 +93,7 @@ class FewShotTrainer(Loop):
 
 
 def build_first_model(plan: Plan[FewShotConfig], first: bool = True) -> FewShotModel:
-    """A new model, its random weights from the seed, its first weights where they are asked for.
-
-    Not `first`: it resumes from a checkpoint and needs none.
-    """
+    """A new model; see `with_first_weights`."""
     config = plan.config
     about = {
         "backbone": config.model.backbone,
@@ -107,10 +105,4 @@ def build_first_model(plan: Plan[FewShotConfig], first: bool = True) -> FewShotM
         "classes": list(plan.train.classes),
         "preprocessing": preprocessing_of(config).to_dict(),
     }
-    weights = (config.model.weights or "none") if first else "none"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.run.seed)
-        model = build_model(about, pretrained=weights == "pretrained")
-    if weights not in ("none", "pretrained"):
-        load_backbone(model.backbone, weights)
-    return model
+    return with_first_weights(partial(build_model, about), config, first)
