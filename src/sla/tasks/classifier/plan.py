@@ -31,7 +31,7 @@ from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, DISTIL, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import same_classes, split_images
 
@@ -200,6 +200,12 @@ def _check_views(config: ClassifierConfig) -> None:
         )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
+    if DISTIL in config.stages and "aggregated" not in method.inferences:
+        raise InputError(
+            f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"
+        )
+    if (config.distil.teacher_views or 0) > num_views > 1:
+        raise InputError(f"distil.teacher_views: {config.distil.teacher_views} of {num_views} views")
 
 
 def _check(config: ClassifierConfig, train: Dataset) -> None:

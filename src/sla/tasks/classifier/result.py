@@ -1,17 +1,20 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sla.classifier import Classifier
 from sla.factory import load
+from sla.images.store import Dataset
 from sla.progress import Progress
 from sla.runs.metrics import cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
-from sla.tasks.classifier.evaluation import infer
+from sla.tasks.classifier.distil import Distiller
+from sla.tasks.classifier.evaluation import Outputs, infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
@@ -54,6 +57,8 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
             continue
         what = f"{checkpoint} checkpoint on {name}"
         outputs = infer(model, dataset, trainer.eval_pipeline, workers=workers, progress=progress, what=what)
+        if trainer.teacher is not None:
+            outputs = _with_teacher(outputs, trainer, dataset, progress)
         if name == "val":
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
@@ -66,6 +71,15 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
     return Evaluated(scores, temperatures, views)
 
 
+def _with_teacher(outputs: Outputs, trainer: Trainer, dataset: Dataset, progress: Progress) -> Outputs:
+    """The teacher's own inferences beside the student's."""
+    assert trainer.teacher is not None
+    kinds = tuple(kind for kind in trainer.teacher.method.inferences if kind not in outputs.logits)
+    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
+    taught = infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing)
+    return replace(outputs, logits={kind: taught.logits[kind] for kind in kinds} | outputs.logits)
+
+
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
@@ -73,7 +87,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     if dataset is None:
         return None
     workers = trainer.config.data.workers or 0
-    found = measure_views(model, dataset, trainer.eval_pipeline, workers=workers)
+    found = measure_views(trainer.teacher or model, dataset, trainer.eval_pipeline, workers=workers)
     if found is None:
         return None
     right = scores[name][model.method.headline]["top1"] * len(dataset) / 100
@@ -85,4 +99,5 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
-    return describe_cost(trainer, seen, method.inferences, len(method.views))
+    cost = describe_cost(trainer, seen, method.inferences, len(method.views))
+    return cost | trainer.cost() if isinstance(trainer, Distiller) else cost

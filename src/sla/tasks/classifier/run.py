@@ -25,14 +25,14 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import step_of
+from sla.runs.checkpoint import find_checkpoint, step_of
 from sla.runs.defaults import same_source
-from sla.runs.folder import find_model_file
+from sla.runs.folder import FIRST_STAGE, find_model_file, stage_folder
 from sla.runs.images_record import VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun
 from sla.runs.scores import Scores, read_scores, scores_file
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.known_images import (
     HELD_OUT,
@@ -51,6 +51,20 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     task = "classifier"
     config_class = ClassifierConfig
+
+    @property
+    def stage(self) -> str:  # type: ignore[override]
+        """The second, whose model is the student, once it has begun."""
+        student = find_checkpoint(stage_folder(self.folder, DISTIL) / "checkpoint", "last")
+        return FIRST_STAGE if student is None else DISTIL
+
+    @cached_property
+    def teacher(self) -> Classifier | None:
+        """The model that this one was distilled from, if it was."""
+        source = self.config.distil.teacher or (str(self.folder) if self.stage == DISTIL else None)
+        if source is None:
+            return None
+        return load_classifier(find_model_file(Path(source), self.config.distil.checkpoint))
 
     def _load_model(self, path: Path, device: str) -> Classifier:
         return load_classifier(path, device)
