@@ -250,13 +250,19 @@ class Distiller(Trainer):
         num_views = len(teacher.model.method.views)
         passes = self.steps * self.batch_size * (part.teacher_views or num_views)
         passes = len(self.train) * num_views if part.cached else passes
-        answers = forward_flop(self.config, teacher.model) * passes
+        forward = forward_flop(self.config, teacher.model)
+        answers = forward * passes
         own = 3 * forward_flop(self.config, self.model) * self.steps * self.batch_size
         return {
             "training_flop": teacher.flop + answers + own,
             "teacher_flop": teacher.flop,
             "answers_flop": answers,
             "student_flop": own,
+            "inference_flop": {
+                kind: forward * (num_views if kind == "aggregated" else 1)
+                for kind in teacher.model.method.inferences
+            }
+            | {"distilled": forward_flop(self.config, self.model)},
             "seconds": round(teacher.seconds + self.position.seconds, 2),
             "teacher_seconds": round(teacher.seconds, 2),
         }
