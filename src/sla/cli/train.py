@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sla.tasks.classifier.run import Run
     from sla.tasks.fewshot.run import FewShotRun
 
-METHODS = "baseline, da, mt, sla, sla+sd, or package.module:Class"
+METHODS = "baseline, da, mt, sla, sla+sd, sla+ema, distilled, lorot, sla+memory, or package.module:Class"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 

@@ -54,6 +54,10 @@ class Method:
     parts: tuple[str, ...] = ()  # names of the parts of the loss, as in the dict of `losses`
     least_views: int = 1  # views per image and step, at least; from 2 on, the first is the unchanged image
     finetuning_views: int | None = None  # views per image and step with pretrained weights; None for all
+    usual_views: int | None = None  # views per image and step by default; None for all
+    averaged_teacher: bool = (
+        False  # whether `context.teacher` is the aggregated answer of the averaged weights
+    )
     one_pass: str = "single"  # the best inference with one pass per image
 
     @property

@@ -116,6 +116,8 @@ class SLA(Method):
         distill: train a student on the aggregated prediction, for inference in one pass.
         beta: weight of the student's own cross entropy.
         temperature: of the distillation.
+        stop_gradient: the student learns from the features without changing them.
+        student_from: fraction of the run after which the student's terms begin.
         view_reduction: "mean" over the views of an image, or their "sum".
         criterion: `(logits, target) -> loss`, for the joint labels and for the student.
         head: "linear" or "cosine".
@@ -125,6 +127,8 @@ class SLA(Method):
     distill: bool = False
     beta: float = option(1.0, "weight of the student's own cross entropy", ge=0)
     temperature: float = option(1.0, "temperature of the distillation", gt=0)
+    stop_gradient: bool = option(False, "the student's gradient stops at the features")
+    student_from: float = option(0.0, "fraction of the run after which the student learns", ge=0, lt=1)
     view_reduction: Literal["mean", "sum"] = option("mean", "joint loss over the views: mean or sum")
     criterion: Criterion = cross_entropy
     head: str = "linear"
@@ -140,6 +144,8 @@ class SLA(Method):
         if not (0 < self.temperature < math.inf and 0 <= self.beta < math.inf):
             given = f"{self.temperature} and {self.beta}"
             raise InputError(f"temperature must be above 0 and beta at least 0, not {given}")
+        if not 0 <= self.student_from < 1:
+            raise InputError(f"student_from must be at least 0 and below 1, not {self.student_from}")
 
     @property
     def inferences(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -191,16 +197,23 @@ class SLA(Method):
             return {"loss": joint, "joint": joint.detach(), "output": output}
         if views is not None and not torch.compiler.is_compiling() and views[:, 0].any():
             raise InputError("distillation needs the plain image: view 0 first among the views of each image")
-        student_logits = heads["plain"](features[::count])
+        plain = features[::count]
+        student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
         distillation = distillation_loss(joint_logits, student_logits, num_views, self.temperature, views)
         student = self.criterion(student_logits, target)
+        loss = joint + distillation + self.beta * student
+        if not self._student_learns(context):
+            loss = joint + 0.0 * (distillation + student)  # its head stays in the graph
         return {
-            "loss": joint + distillation + self.beta * student,
+            "loss": loss,
             "joint": joint.detach(),
             "distillation": distillation.detach(),
             "student": student.detach(),
             "output": student_logits.detach(),
         }
+
+    def _student_learns(self, context: StepContext) -> bool:
+        return self.student_from == 0 or context.step >= self.student_from * context.steps
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""

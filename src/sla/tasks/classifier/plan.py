@@ -184,7 +184,7 @@ def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> Clas
     elif config.model.weights != "none" and few is not None:
         config = fill_missing(config, "method", views_per_step=min(few, num_views))
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    return fill_missing(config, "method", views_per_step=num_views)
+    return fill_missing(config, "method", views_per_step=method.usual_views or num_views)
 
 
 def _check_views(config: ClassifierConfig) -> None:
@@ -200,6 +200,8 @@ def _check_views(config: ClassifierConfig) -> None:
         )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
+    if method.averaged_teacher and config.optimizer.ema is None:
+        raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
     if DISTIL in config.stages and "aggregated" not in method.inferences:
         raise InputError(
             f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"

@@ -13,7 +13,7 @@ from sla.runs.metrics import cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
-from sla.tasks.classifier.distil import Distiller
+from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
@@ -100,4 +100,7 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
+    if method.averaged_teacher:  # it answers from all views, without a backward pass
+        passes = trainer.steps * trainer.batch_size * len(method.views)
+        cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
     return cost | trainer.cost() if isinstance(trainer, Distiller) else cost

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.augment.flips import flip_pipelines
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
@@ -156,6 +157,13 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         crops = ten_crop_pipelines(self.pipeline, size)
         logits = infer_crops(self.model, dataset, crops, inference, **options)
         return Outputs({"ten-crop": logits}, torch.as_tensor(dataset.targets))
+
+    def flips(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
+        """The kind of inference on each image and its mirror image, their logits averaged."""
+        dataset = same_classes(dataset, self.classes)
+        inference = inference or self.model.best_inference
+        logits = infer_crops(self.model, dataset, flip_pipelines(self.pipeline), inference, **options)
+        return Outputs({"flips": logits}, torch.as_tensor(dataset.targets))
 
     def dataset(
         self,

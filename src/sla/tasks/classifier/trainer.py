@@ -1,5 +1,6 @@
 """What a classifier learns in each step of the loop, and how it is judged."""
 
+import copy
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,7 +35,8 @@ class Trainer(Loop):
     model: Classifier
     config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
-    teacher: Classifier | None = None
+    teacher: Classifier | None = None  # that is in the result beside this one
+    averaged: Classifier | None = None  # with the averaged weights, where they teach
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
@@ -114,7 +116,13 @@ class Trainer(Loop):
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
         """The targets of a step, and a teacher's class logits (b, N) of its images where there is one."""
-        return target, None
+        if not self.model.method.averaged_teacher or self.average is None:
+            return target, None
+        if self.averaged is None:
+            self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.averaged.load_state_dict(self.average.weights)
+        with torch.no_grad(), self._autocast():
+            return target, self.averaged.logits(images, "aggregated").float()
 
     def evaluate(self) -> dict[str, float] | None:
         """Accuracies on the held-out images, every process taking its share."""
