@@ -1,10 +1,12 @@
 """The configuration of a classifier run: the keys that only this task has."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
+from sla.datasets.catalogue import CATALOGUE
 from sla.errors import InputError, nearest
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
@@ -119,6 +121,14 @@ class DistilConfig(Part):
         None, description="more images, without labels: a folder, or the name of a dataset"
     )
 
+    @field_validator("teacher", "unlabelled")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        """A path that means the same from anywhere."""
+        if source is None or source in CATALOGUE or not Path(source).expanduser().exists():
+            return source
+        return str(Path(source).expanduser().absolute())
+
 
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
@@ -149,3 +159,9 @@ class ClassifierConfig(TrainingConfig):
         """If no view is recognisable, `auto` trains the baseline, so the method is chosen with the views."""
         views = ("method.views", "method.name") if self.method.views == AUTO else ()
         return (*views, "method.imbalance") if self.method.imbalance == AUTO else views
+
+
+def student_steps(config: ClassifierConfig, fresh: bool = False) -> int:
+    """Steps of a student; `fresh`: it has another backbone than its teacher."""
+    share = config.distil.share or (1.0 if fresh else 0.25)
+    return max(round(share * (config.run.iterations or 0)), 1)

@@ -29,13 +29,13 @@ from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import draw_views
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets
 
 DISTILLED = "distilled"  # the method
-SHARE, RATE = 0.25, 0.5  # of the teacher's steps and learning rate, for a student with its weights
+RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
 def is_distilled(config: ClassifierConfig) -> bool:
@@ -49,7 +49,7 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
     if run.iterations is None or optimizer.learning_rate is None:
         raise InputError(f"{shown(teacher)}: its configuration is incomplete: it has not begun to train")
     fresh = backbone not in (None, config.model.backbone)
-    steps = max(round((part.share or (1.0 if fresh else SHARE)) * run.iterations), 1)
+    steps = student_steps(config, fresh)
     rate = part.learning_rate or optimizer.learning_rate * (1.0 if fresh else RATE)
     model: dict[str, Any] = {"weights": "none"} | ({"backbone": backbone, "options": {}} if fresh else {})
     length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0}
@@ -175,11 +175,6 @@ class Second:
 
     plan: Plan[ClassifierConfig]
     group: Group
-
-    @property
-    def steps(self) -> int:
-        """The steps of the stage."""
-        return student_config(self.plan.config, Path()).run.iterations or 1
 
     def __call__(self, folder: Path) -> "Distiller":
         """The stage's loop, in its folder below the run's."""

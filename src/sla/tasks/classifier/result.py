@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from sla.classifier import Classifier
 from sla.factory import load
 from sla.images.store import Dataset
@@ -14,7 +16,7 @@ from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.distil import Distiller, forward_flop
-from sla.tasks.classifier.evaluation import Outputs, infer
+from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
@@ -30,7 +32,7 @@ class Evaluated(NamedTuple):
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
     plan = trainer.plan
-    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress))
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
     return {
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
@@ -48,7 +50,13 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Path) -> Evaluated:
+def _evaluate(
+    trainer: Trainer,
+    progress: Progress,
+    taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
+    checkpoint: str,
+    weights: Path,
+) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
     scores: dict[str, dict[str, dict[str, float]]] = {}
     workers = trainer.config.data.workers or 0
@@ -58,7 +66,8 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
         what = f"{checkpoint} checkpoint on {name}"
         outputs = infer(model, dataset, trainer.eval_pipeline, workers=workers, progress=progress, what=what)
         if trainer.teacher is not None:
-            outputs = _with_teacher(outputs, trainer, dataset, progress)
+            taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
+            outputs = replace(outputs, logits=taught[name] | outputs.logits)
         if name == "val":
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
@@ -71,13 +80,11 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
     return Evaluated(scores, temperatures, views)
 
 
-def _with_teacher(outputs: Outputs, trainer: Trainer, dataset: Dataset, progress: Progress) -> Outputs:
-    """The teacher's own inferences beside the student's."""
+def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
+    """The teacher's class logits by inference, to stand beside its student's."""
     assert trainer.teacher is not None
-    kinds = tuple(kind for kind in trainer.teacher.method.inferences if kind not in outputs.logits)
     passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    taught = infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing)
-    return replace(outputs, logits={kind: taught.logits[kind] for kind in kinds} | outputs.logits)
+    return infer(trainer.teacher, dataset, trainer.eval_pipeline, what="teacher", **passing).logits
 
 
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ from sla.runs.images_record import VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun
 from sla.runs.scores import Scores, read_scores, scores_file
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.known_images import (
     HELD_OUT,
@@ -58,6 +58,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """The second, whose model is the student, once it has begun."""
         student = find_checkpoint(stage_folder(self.folder, DISTIL) / "checkpoint", "last")
         return FIRST_STAGE if student is None else DISTIL
+
+    @property
+    def steps(self) -> int:
+        """Of the stage whose model it has, in all."""
+        return student_steps(self.config) if self.stage == DISTIL else super().steps
 
     @cached_property
     def teacher(self) -> Classifier | None:

@@ -8,7 +8,7 @@ from sla.runs.distributed import Group
 from sla.runs.folder import FIRST_STAGE
 from sla.runs.plan import Plan
 from sla.runs.stages import Stage
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
 from sla.tasks.classifier.distil import Distiller, Second, is_distilled, plan_student
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
@@ -32,7 +32,7 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     assert config.run.iterations is not None
     kind = Distiller if is_distilled(config) else Trainer
     first = Stage(FIRST_STAGE, config.run.iterations, partial(kind, plan, group=group))
-    return [first, Stage(DISTIL, second.steps, second)] if DISTIL in config.stages else [first]
+    return [first, Stage(DISTIL, student_steps(config), second)] if DISTIL in config.stages else [first]
 
 
 CLASSIFIER = Task("classifier", ClassifierConfig, Run, plan_run, make_stages, make_result, prepare)
