@@ -125,7 +125,7 @@ def describe_method(method: Method) -> dict[str, Any]:
     for each in fields(method):  # type: ignore[arg-type]
         value = getattr(method, each.name)
         if each.name == "views":
-            described["views"] = _text_of(value)
+            described["views"] = _text_of(value) if each.init else value.text
         elif each.name != "criterion":
             described[each.name] = value
     return described

@@ -87,17 +87,23 @@ def distillation_loss(
         temperature: T divides both logits.
         views: as in `sla_loss`.
     """
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature must be a number above 0, not {temperature}")
     if views is None:
         teacher = aggregate_views(joint_logits.detach(), num_views)
     else:
         own = select_view(joint_logits.detach(), views.flatten(), num_views)
         teacher = average_views(own.unflatten(0, views.shape))
-    if student_logits.shape != teacher.shape:
-        shapes = f"{tuple(teacher.shape)}, not {tuple(student_logits.shape)}"
+    return teacher_loss(teacher, student_logits, temperature)
+
+
+def teacher_loss(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(sigma(teacher) || sigma(student)), mean over the batch, times T^2, of class logits (B, N) each."""
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be a number above 0, not {temperature}")
+    if student_logits.shape != teacher_logits.shape:
+        shapes = f"{tuple(teacher_logits.shape)}, not {tuple(student_logits.shape)}"
         raise InputError(f"student logits must be (B, N) as the aggregated ones, {shapes}")
-    student, teacher = (log_probabilities(x / temperature) for x in (student_logits, teacher))
+    both = (student_logits, teacher_logits.detach())
+    student, teacher = (log_probabilities(x / temperature) for x in both)
     return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
 
 

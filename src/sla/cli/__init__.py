@@ -13,6 +13,7 @@ from sla.cli import (
     compare,
     data,
     demo,
+    distill,
     evaluate,
     export,
     fewshot,
@@ -36,6 +37,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(augment.app, name="augment")
 app.command()(train.train)
+app.command()(distill.distill)
 app.command(cls=WithOldNames)(evaluate.evaluate)
 app.command(cls=WithOldNames)(predict.predict)
 app.command(cls=WithOldNames)(report.report)

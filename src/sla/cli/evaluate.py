@@ -1,4 +1,4 @@
-"""`sla evaluate`: single, aggregated and distilled inference, ten-crop, ensembles."""
+"""`sla evaluate`: single, aggregated and distilled inference, flips, ten-crop, ensembles."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,8 @@ def evaluate(
         list[str], typer.Argument(help="Run folder, or several for an ensemble; then other data, if any.")
     ],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated, distilled, ten-crop or ensemble. Default: all.")
+        str | None,
+        typer.Option(help="single, aggregated, distilled, flips, ten-crop or ensemble. Default: all."),
     ] = None,
     members: Annotated[
         str | None,
@@ -111,14 +112,17 @@ def _alone(
     options: dict[str, Any],
 ) -> tuple[int, Scores]:
     dataset, found = run.dataset(data, on_bad_image, progress), {}
+    averaged = {"ten-crop": run.ten_crop, "flips": run.flips}
     for kind in run.model.method.inferences if inference is None else (inference,):
         start, passing = time.monotonic(), {"progress": progress, "what": f"{kind} inference", **options}
-        if kind == "ten-crop":
-            outputs = run.ten_crop(dataset, **passing)
+        if kind in averaged:
+            outputs = averaged[kind](dataset, **passing)
         else:
             outputs = run.evaluate(dataset, inferences=(kind,), **passing)
         # Ten crops of an image are as confident as the one that the temperature was fitted for.
-        fitted = run.temperatures | {"ten-crop": run.temperatures.get(run.model.best_inference, 1.0)}
+        fitted = run.temperatures | dict.fromkeys(
+            averaged, run.temperatures.get(run.model.best_inference, 1.0)
+        )
         found[kind] = outputs.scores(fitted)[kind] | _pace(start, len(dataset))
     return len(dataset), found
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sla.runs.config import TrainingConfig
     from sla.runs.run import OpenedRun, ScoreTable
 
-METHODS = "baseline, da, mt, sla, sla+sd, or package.module:Class"
+METHODS = "baseline, da, mt, sla, sla+sd, sla+ema, distilled, lorot, sla+memory, or package.module:Class"
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
@@ -94,7 +94,7 @@ def train(
         for settings, _, _ in runs:
             _preview_one(settings)
         return
-    finished = [_train_one(*run, report) for run in runs]
+    finished = [train_one(*run, report) for run in runs]
     if process_numbers().rank == 0:
         print_results(finished)
 
@@ -111,7 +111,8 @@ def _task_of(folder: Path) -> str | None:
         return None
 
 
-def _train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -> "OpenedRun":
+def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -> "OpenedRun":
+    """Train, with a display; the page beside the result if it is asked for."""
     from sla.cli.display import TrainingDisplay
     from sla.session import train as run_session
 

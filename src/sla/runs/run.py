@@ -88,11 +88,16 @@ class OpenedRun(Generic[C, M]):
         if self.is_finished:
             return ""
         found = find_checkpoint(stage_folder(self.folder, self.stage) / "checkpoint", "last")
-        steps = f"step {step_of(found):,} of {self.config.run.iterations or 0:,}" if found else "no last step"
+        steps = f"step {step_of(found):,} of {self.steps:,}" if found else "no last step"
         return (
             f"{shown(self.folder)}: unfinished, {steps}: its scores are not final, its probabilities not "
             "calibrated; sla train --resume continues it"
         )
+
+    @property
+    def steps(self) -> int:
+        """Of the stage whose model it has, in all."""
+        return self.config.run.iterations or 0
 
     def warn_if_unfinished(self) -> None:
         """A note about what is asked of an unfinished run."""

@@ -1,14 +1,18 @@
 """The configuration of a classifier run: the keys that only this task has."""
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
+from sla.datasets.catalogue import CATALOGUE
 from sla.errors import InputError, nearest
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
 from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig
 
+DISTIL = "distil"  # the second stage
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 
 
@@ -94,6 +98,39 @@ class RunConfig(LoopConfig):
     compile: bool | None = Field(None, description="torch.compile; default: if it should pay off")
 
 
+class DistilConfig(Part):
+    """How a student learns the aggregated answer: as a second stage, or of another run, its teacher."""
+
+    share: float | None = Field(
+        None, gt=0, description="steps as a fraction of the teacher's; default: 0.25, 1 for a new backbone"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="peak; default: half the teacher's, the teacher's for a new backbone"
+    )
+    teacher_views: int | None = Field(
+        None, ge=1, description="random views per image and step that the teacher answers from; default: all"
+    )
+    cached: bool = Field(
+        False, description="the teacher answers once for each image, unaugmented, instead of in every step"
+    )
+    checkpoint: Literal["last", "best"] = Field("last", description="of the teacher: last or best")
+    teacher: str | None = Field(None, description="run folder of the teacher, of a run by `sla distill`")
+    teacher_checksum: str | None = Field(
+        None, description="of the teacher's weights; filled in automatically"
+    )
+    unlabelled: str | None = Field(
+        None, description="more images, without labels: a folder, or the name of a dataset"
+    )
+
+    @field_validator("teacher", "unlabelled")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        """A path that means the same from anywhere."""
+        if source is None or source in CATALOGUE or not Path(source).expanduser().exists():
+            return source
+        return str(Path(source).expanduser().absolute())
+
+
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
@@ -103,8 +140,30 @@ class ClassifierConfig(TrainingConfig):
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()
     mix: str | None = Field(None, description="mixing of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
+    stages: tuple[Literal["train", "distil"], ...] = Field(
+        ("train",), description="train, or train and distil: then a student of the aggregated answer"
+    )
+    distil: DistilConfig = DistilConfig()
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _listed(cls, stages: Any) -> Any:
+        return tuple(re.findall(r"[^\s,]+", stages)) if isinstance(stages, str) else stages
+
+    @field_validator("stages")
+    @classmethod
+    def _in_order(cls, stages: tuple[str, ...]) -> tuple[str, ...]:
+        if stages not in (("train",), ("train", DISTIL)):
+            raise ValueError(f"'train' or 'train, distil', not {', '.join(stages)!r}")
+        return stages
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """If no view is recognisable, `auto` trains the baseline, so the method is chosen with the views."""
         views = ("method.views", "method.name") if self.method.views == AUTO else ()
         return (*views, "method.imbalance") if self.method.imbalance == AUTO else views
+
+
+def student_steps(config: ClassifierConfig, fresh: bool = False) -> int:
+    """Steps of a student; `fresh`: it has another backbone than its teacher."""
+    share = config.distil.share or (1.0 if fresh else 0.25)
+    return max(round(share * (config.run.iterations or 0)), 1)

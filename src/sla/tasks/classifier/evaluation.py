@@ -1,6 +1,6 @@
 """Every kind of inference over a dataset, side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from sla.runs.metrics import (
     negative_log_likelihood,
     top_k_accuracy,
 )
+from sla.sampling.draws import Draws
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,13 @@ def infer(
 
 @torch.inference_mode()
 def infer_crops(
-    model: Classifier, dataset: Dataset, pipelines: Sequence[Pipeline], inference: str, **passing: Any
+    model: Classifier,
+    dataset: Dataset,
+    pipelines: Sequence[Callable[[Tensor, Draws, Tensor], Tensor]],
+    inference: str,
+    **passing: Any,
 ) -> Tensor:
-    """Class logits (n, N), the mean over what the pipelines make of each image (ten-crop)."""
+    """Class logits (n, N), the mean over what the pipelines make of each image (ten-crop, flips)."""
     found: list[Tensor] = []
     for batch in iterate_eval(model, dataset, **passing):
         crops = (pipeline(batch.images, batch.draws, batch.aspect) for pipeline in pipelines)

@@ -31,7 +31,7 @@ from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, OPTION_FIELDS, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, DISTIL, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
@@ -190,7 +190,7 @@ def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> Clas
     elif config.model.weights != "none" and few is not None:
         config = fill_missing(config, "method", views_per_step=min(few, num_views))
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    return fill_missing(config, "method", views_per_step=num_views)
+    return fill_missing(config, "method", views_per_step=method.usual_views or num_views)
 
 
 def _check_views(config: ClassifierConfig) -> None:
@@ -206,6 +206,14 @@ def _check_views(config: ClassifierConfig) -> None:
         )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
+    if method.averaged_teacher and config.optimizer.ema is None:
+        raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
+    if DISTIL in config.stages and "aggregated" not in method.inferences:
+        raise InputError(
+            f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"
+        )
+    if (config.distil.teacher_views or 0) > num_views > 1:
+        raise InputError(f"distil.teacher_views: {config.distil.teacher_views} of {num_views} views")
 
 
 def _check(config: ClassifierConfig, train: Dataset) -> None:

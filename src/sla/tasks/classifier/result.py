@@ -1,16 +1,21 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from sla.classifier import Classifier
 from sla.factory import load
+from sla.images.store import Dataset
 from sla.progress import Progress
 from sla.runs.metrics import cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
+from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
@@ -27,7 +32,7 @@ class Evaluated(NamedTuple):
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
     plan = trainer.plan
-    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress))
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
     return {
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
@@ -45,7 +50,13 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Path) -> Evaluated:
+def _evaluate(
+    trainer: Trainer,
+    progress: Progress,
+    taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
+    checkpoint: str,
+    weights: Path,
+) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
     scores: dict[str, dict[str, dict[str, float]]] = {}
     workers = trainer.config.data.workers or 0
@@ -54,6 +65,9 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
             continue
         what = f"{checkpoint} checkpoint on {name}"
         outputs = infer(model, dataset, trainer.eval_pipeline, workers=workers, progress=progress, what=what)
+        if trainer.teacher is not None:
+            taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
+            outputs = replace(outputs, logits=taught[name] | outputs.logits)
         if name == "val":
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
@@ -66,6 +80,13 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
     return Evaluated(scores, temperatures, views)
 
 
+def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
+    """The teacher's class logits by inference, to stand beside its student's."""
+    assert trainer.teacher is not None
+    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
+    return infer(trainer.teacher, dataset, trainer.eval_pipeline, what="teacher", **passing).logits
+
+
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
@@ -73,7 +94,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     if dataset is None:
         return None
     workers = trainer.config.data.workers or 0
-    found = measure_views(model, dataset, trainer.eval_pipeline, workers=workers)
+    found = measure_views(trainer.teacher or model, dataset, trainer.eval_pipeline, workers=workers)
     if found is None:
         return None
     right = scores[name][model.method.headline]["top1"] * len(dataset) / 100
@@ -85,4 +106,8 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
-    return describe_cost(trainer, seen, method.inferences, len(method.views))
+    cost = describe_cost(trainer, seen, method.inferences, len(method.views))
+    if method.averaged_teacher:  # it answers from all views, without a backward pass
+        passes = trainer.steps * trainer.batch_size * len(method.views)
+        cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
+    return cost | trainer.cost() if isinstance(trainer, Distiller) else cost

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.augment.flips import flip_pipelines
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
@@ -23,14 +24,14 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import step_of
+from sla.runs.checkpoint import find_checkpoint, step_of
 from sla.runs.defaults import same_source
-from sla.runs.folder import find_model_file
+from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
 from sla.runs.images_record import TEST, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
@@ -43,6 +44,25 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     task = "classifier"
     config_class = ClassifierConfig
+
+    @property
+    def stage(self) -> str:  # type: ignore[override]
+        """The second, whose model is the student, once it has begun."""
+        student = find_checkpoint(stage_folder(self.folder, DISTIL) / "checkpoint", "last")
+        return MAIN_STAGE if student is None else DISTIL
+
+    @property
+    def steps(self) -> int:
+        """Of the stage whose model it has, in all."""
+        return student_steps(self.config) if self.stage == DISTIL else super().steps
+
+    @cached_property
+    def teacher(self) -> Classifier | None:
+        """The model that this one was distilled from, if it was."""
+        source = self.config.distil.teacher or (str(self.folder) if self.stage == DISTIL else None)
+        if source is None:
+            return None
+        return load_classifier(find_model_file(Path(source), self.config.distil.checkpoint))
 
     def _load_model(self, path: Path, device: str) -> Classifier:
         return load_classifier(path, device)
@@ -148,6 +168,13 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         crops = ten_crop_pipelines(self.pipeline, size)
         logits = infer_crops(self.model, dataset, crops, inference, **options)
         return Outputs({"ten-crop": logits}, torch.as_tensor(dataset.targets))
+
+    def flips(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
+        """The kind of inference on each image and its mirror image, their logits averaged."""
+        dataset = same_classes(dataset, self.classes)
+        inference = inference or self.model.best_inference
+        logits = infer_crops(self.model, dataset, flip_pipelines(self.pipeline), inference, **options)
+        return Outputs({"flips": logits}, torch.as_tensor(dataset.targets))
 
     def dataset(
         self,

@@ -1,5 +1,6 @@
 """What a classifier learns in each step of the loop, and how it is judged."""
 
+import copy
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -34,6 +35,8 @@ class Trainer(Loop):
     model: Classifier
     config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
+    teacher: Classifier | None = None  # that is in the result beside this one
+    averaged: Classifier | None = None  # with the averaged weights, where they teach
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
@@ -97,18 +100,29 @@ class Trainer(Loop):
         parts = min(optimizer.accumulate, len(images))
         chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
         places = batch.indices.to(self.device).tensor_split(parts)
-        pieces = list(
-            zip(images.tensor_split(parts), split_target(target, parts), chosen, places, strict=True)
-        )
-        for number, (piece, targets, seen, indices) in enumerate(pieces):
+        target, taught = self.teach(images, target, batch)
+        answers = [None] * parts if taught is None else taught.tensor_split(parts)
+        columns = (images.tensor_split(parts), split_target(target, parts), chosen, places, answers)
+        pieces = list(zip(*columns, strict=True))
+        for number, (piece, targets, seen, indices, answer) in enumerate(pieces):
             share = len(piece) / len(images)
-            context = StepContext(seen, indices, batch.step, self.steps, self.memory)
+            context = StepContext(seen, indices, batch.step, self.steps, self.memory, answer)
             with self._unsynchronised(until_last=number == len(pieces) - 1):
                 with self._autocast():
                     losses = self.step_module(piece, targets, context)
                 self.scaler.scale(losses["loss"] * share).backward()
             self.meter.add(losses, targets, share)
         self.update(batch.step)
+
+    def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
+        """The targets of a step, and a teacher's class logits (b, N) of its images where there is one."""
+        if not self.model.method.averaged_teacher or self.average is None:
+            return target, None
+        if self.averaged is None:
+            self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
+        self.averaged.load_state_dict(self.average.weights)
+        with torch.no_grad(), self._autocast():
+            return target, self.averaged.logits(images, "aggregated").float()
 
     def evaluate(self) -> dict[str, float] | None:
         """Accuracies on the held-out images, every process taking its share."""

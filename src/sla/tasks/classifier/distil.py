@@ -1,0 +1,278 @@
+"""Distillation afterwards: a student in one pass learns the aggregated answer of a trained teacher.
+
+It is the second stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
+`distilled`). The student begins with the teacher's weights, its head with the block of view 0, unless it has
+another backbone.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sla.backbones.cost import count_flops
+from sla.classifier import Classifier
+from sla.errors import InputError, shown
+from sla.factory import load
+from sla.heads import JointHead
+from sla.labels import Target
+from sla.progress import QUIET, Progress
+from sla.runs.checkpoint import check_file, file_checksum, find_checkpoint, read_state
+from sla.runs.config import set_keys, task_name, validate
+from sla.runs.distributed import Group
+from sla.runs.folder import CONFIG, find_model_file, read_result, read_run_config
+from sla.runs.images_record import read_record, with_recorded_images
+from sla.runs.loop import is_new
+from sla.runs.plan import Plan
+from sla.sampling.loader import Batch
+from sla.tasks.classifier.build import draw_views
+from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
+from sla.tasks.classifier.evaluation import infer
+from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets
+
+DISTILLED = "distilled"  # the method
+RATE = 0.5  # of the teacher's learning rate, for a student with its weights
+
+
+def is_distilled(config: ClassifierConfig) -> bool:
+    """Whether the run itself distils another one."""
+    return config.method.name == DISTILLED
+
+
+def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None = None) -> ClassifierConfig:
+    """The configuration of a student, from that of its teacher's run with the branch `distil` as wished."""
+    part, run, optimizer = config.distil, config.run, config.optimizer
+    if run.iterations is None or optimizer.learning_rate is None:
+        raise InputError(f"{shown(teacher)}: its configuration is incomplete: it has not begun to train")
+    fresh = backbone not in (None, config.model.backbone)
+    steps = student_steps(config, fresh)
+    rate = part.learning_rate or optimizer.learning_rate * (1.0 if fresh else RATE)
+    model: dict[str, Any] = {"weights": "none"} | ({"backbone": backbone, "options": {}} if fresh else {})
+    length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0}
+    own = {"teacher": str(teacher.absolute()), "share": None, "learning_rate": None}
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update=model),
+            "method": config.method.model_copy(
+                update={"name": DISTILLED, "views_per_step": 1, "options": {}}
+            ),
+            "optimizer": optimizer.model_copy(update={"learning_rate": rate, "frozen": 0.0}),
+            "run": run.model_copy(update=length | {"evaluations": min(run.evaluations or 1, steps)}),
+            "mix": None,
+            "stages": ("train",),
+            "distil": part.model_copy(update=own),
+        }
+    )
+
+
+def configure_student(folder: Path, given: dict[str, Any], backbone: str | None = None) -> ClassifierConfig:
+    """The configuration of a run that distils the finished run in this folder; `given`: keys to set."""
+    tree = read_run_config(folder)
+    if task_name(tree) != "classifier":
+        raise InputError(f"{shown(folder)}: a run of task {task_name(tree)}: only classifiers are distilled")
+    if not read_result(folder):
+        raise InputError(
+            f"{shown(folder)}: unfinished; sla train --resume --out {shown(folder)} continues it"
+        )
+    where = f"{folder}/{CONFIG}"
+    of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
+    teacher = validate(ClassifierConfig, set_keys(ClassifierConfig, tree, of_both), where)
+    student = student_config(teacher, folder, backbone)
+    own = {key: value for key, value in given.items() if key not in of_both}
+    return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
+
+
+class Teacher(NamedTuple):
+    """A trained model and what it cost: its training's FLOP and seconds."""
+
+    model: Classifier
+    checksum: str
+    flop: int
+    seconds: float
+
+
+def find_teacher(config: ClassifierConfig, device: torch.device | str) -> Teacher:
+    """The teacher that a student's configuration names; refused where it is not the one it began with."""
+    part = config.distil
+    if part.teacher is None:
+        raise InputError("method distilled learns from another run: `sla distill RUN`")
+    folder = Path(part.teacher)
+    weights = find_model_file(folder, part.checkpoint)
+    check_file(weights)
+    checksum = file_checksum(weights)
+    if part.teacher_checksum not in (None, checksum):
+        raise InputError(
+            f"{shown(folder)}: its {part.checkpoint} weights are not those that the run began with"
+        )
+    model = load(weights, device)
+    check_teacher(model.method.inferences, str(shown(folder)), part.teacher_views, len(model.method.views))
+    return Teacher(model.requires_grad_(False), checksum, *_training_cost(folder, model))
+
+
+def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num_views: int) -> None:
+    """A teacher has an aggregated answer to learn from, and the views that are asked for."""
+    if "aggregated" not in inferences:
+        raise InputError(
+            f"{name}: only aggregated answers are distilled; it has {', '.join(inferences)} inference"
+        )
+    if count is not None and count > num_views:
+        raise InputError(f"distil.teacher_views: {count} of {num_views} views")
+
+
+def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
+    """FLOP and seconds of the first stage of a run, which has come to its end."""
+    config = validate(ClassifierConfig, read_run_config(folder), f"{folder}/{CONFIG}")
+    last = find_checkpoint(folder / "checkpoint", "last")
+    assert last is not None
+    position, _ = read_state(last)
+    views = config.method.views_per_step or len(model.method.views)
+    seen = position.step * (config.run.batch_size or 1) * views
+    return 3 * forward_flop(config, model) * seen, position.seconds
+
+
+def forward_flop(config: ClassifierConfig, model: Classifier) -> int:
+    """FLOP of one image through the backbone."""
+    size = config.model.resolution or 1
+    return count_flops(model.backbone, (len(config.model.mean or ()), size, size))
+
+
+def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
+    """The plan of a run that distils another: with its teacher by content, on its teacher's images."""
+    config, part = plan.config, plan.config.distil
+    if config.run.iterations is None:
+        raise InputError("method distilled needs run.iterations or run.epochs, not run.minutes")
+    teacher = find_teacher(config, "cpu")
+    folder = Path(part.teacher or "")
+    if list(plan.train.classes) != (teacher.model.class_names or []):
+        raise InputError(f"{shown(config.data.source)}: its classes are not those of {shown(folder)}")
+    before = validate(ClassifierConfig, read_run_config(folder), f"{folder}/{CONFIG}")
+    record = read_record(folder)
+    if record is not None and before.data == config.data:
+        plan = replace(with_recorded_images(plan, record, folder, progress), config=config)
+    known = part.model_copy(update={"teacher_checksum": teacher.checksum})
+    return replace(plan, config=config.model_copy(update={"distil": known}))
+
+
+class Answers(nn.Module):
+    """What a distillation keeps in its checkpoints: cached answers, and which unlabelled images it has."""
+
+    logits: Tensor
+    keys: Tensor
+
+    def __init__(self, logits: Tensor, keys: np.ndarray) -> None:
+        super().__init__()
+        self.register_buffer("logits", logits)  # float16 (n, N); (0, N) without a cache
+        self.register_buffer("keys", torch.from_numpy(keys.view(np.int64).copy()))  # (u,)
+
+
+@dataclass(frozen=True)
+class Second:
+    """What makes the second stage of a run: a distiller whose teacher is the first one."""
+
+    plan: Plan[ClassifierConfig]
+    group: Group
+
+    def __call__(self, folder: Path) -> "Distiller":
+        """The stage's loop, in its folder below the run's."""
+        config = student_config(self.plan.config, folder.parent)
+        return Distiller(replace(self.plan, config=config), folder, self.group)
+
+
+class Distiller(Trainer):
+    """Trains a student on the answers of its teacher, under the ordinary augmentation."""
+
+    memory: Answers
+
+    def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
+        begins = is_new(folder)
+        more, keys = find_unlabelled(plan)
+        super().__init__(plan, folder, group)
+        self.labelled = len(plan.train)
+        if more is not None:
+            self.train = join_datasets(plan.train, more)
+            self.position.images = len(self.train)
+        found = find_teacher(self.config, self.device)
+        self.taught, self.teacher = found, found.model
+        if begins:
+            copy_weights(found.model, self.model)
+            if self.average is not None:
+                self.average = type(self.average)(self.model, self.average.decay)
+        count = len(self.train) if self.config.distil.cached else 0
+        logits = torch.zeros(count, self.model.num_classes, dtype=torch.float16)
+        if begins and count:
+            workers = self.config.data.workers or 0
+            outputs = infer(
+                found.model, self.train, self.eval_pipeline, inferences=("aggregated",), workers=workers
+            )
+            logits = outputs.logits["aggregated"].half()
+        self.memory = Answers(logits, keys).to(self.device)
+
+    def resume(self) -> None:
+        """Take everything back; refused where the unlabelled images are others."""
+        keys = self.memory.keys.clone()
+        super().resume()
+        if not torch.equal(keys, self.memory.keys):
+            source = shown(self.config.distil.unlabelled or "")
+            raise InputError(f"{source}: its images are not those that the run began with: restore them")
+
+    def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
+        """The teacher's aggregated logits; its class is the target of an image without a label."""
+        assert isinstance(target, Tensor)
+        answers = self._answers(images, batch)
+        unknown = batch.indices.to(self.device) >= self.labelled
+        return torch.where(unknown, answers.argmax(1), target), answers
+
+    @torch.no_grad()
+    def _answers(self, images: Tensor, batch: Batch) -> Tensor:
+        teacher, count = self.taught.model, self.config.distil.teacher_views
+        if self.config.distil.cached:
+            return self.memory.logits[batch.indices.to(self.device)].float()
+        views = None if count is None else draw_views(batch.draws, len(teacher.method.views), count, False)
+        with self._autocast():
+            if views is None:
+                return teacher.logits(images, "aggregated").float()
+            views = views.to(self.device)
+            features = teacher.features(teacher.method.expand(images, views))
+            return teacher.method.classify_views(teacher.heads, features, views).mean(1).float()
+
+    def cost(self) -> dict[str, Any]:
+        """FLOP and seconds of the whole: the teacher's training, its answers, and the student's training."""
+        part, teacher = self.config.distil, self.taught
+        num_views = len(teacher.model.method.views)
+        passes = self.steps * self.batch_size * (part.teacher_views or num_views)
+        passes = len(self.train) * num_views if part.cached else passes
+        forward = forward_flop(self.config, teacher.model)
+        answers = forward * passes
+        own = 3 * forward_flop(self.config, self.model) * self.steps * self.batch_size
+        return {
+            "training_flop": teacher.flop + answers + own,
+            "teacher_flop": teacher.flop,
+            "answers_flop": answers,
+            "student_flop": own,
+            "inference_flop": {
+                kind: forward * (num_views if kind == "aggregated" else 1)
+                for kind in teacher.model.method.inferences
+            }
+            | {"distilled": forward_flop(self.config, self.model)},
+            "seconds": round(teacher.seconds + self.position.seconds, 2),
+            "teacher_seconds": round(teacher.seconds, 2),
+        }
+
+
+@torch.no_grad()
+def copy_weights(teacher: Classifier, student: Classifier) -> None:
+    """The teacher's backbone, and the block of view 0 of its class head, where the student is alike."""
+    if teacher.spec != student.spec:
+        return
+    student.backbone.load_state_dict(teacher.backbone.state_dict())
+    given = teacher.heads["joint"] if "joint" in teacher.heads else teacher.heads["plain"]
+    own = student.heads["plain"]
+    if not (isinstance(given, JointHead) and isinstance(own, JointHead) and given.kind == own.kind):
+        return
+    own.weight.copy_(given.weight[:: given.num_views])
+    if own.bias is not None and given.bias is not None:
+        own.bias.copy_(given.bias[:: given.num_views])

@@ -1,0 +1,256 @@
+"""Distillation afterwards: the student's loss, its first weights, what it learns from, costs, resuming."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import sla
+from made_images import as_picture
+from sla.errors import InputError, SLAWarning
+from sla.methods import Distilled, StepContext
+from sla.runs.checkpoint import WEIGHTS, find_checkpoint
+from sla.runs.distributed import Group
+from sla.runs.signals import StoppedError
+from sla.sampling.draws import Draws
+from sla.sampling.loader import Batch
+from sla.session import train
+from sla.tasks.classifier.distil import Distiller, configure_student
+from sla.tasks.classifier.plan import make_plan
+from sla.tasks.registry import make_config
+
+
+def weights_of(folder):
+    return (find_checkpoint(folder / "checkpoint", "last") / WEIGHTS).read_bytes()
+
+
+def two_stages(tiny, **more):
+    return tiny | {"method__name": "sla", "stages": "train, distil", "distil__share": 0.5} | more
+
+
+@pytest.fixture(scope="module")
+def two_stage_run(tmp_path_factory, tiny_settings):
+    """SLA on the digits, 12 steps, then 6 of its student."""
+    return sla.fit("digits", tmp_path_factory.mktemp("two") / "run", **two_stages(tiny_settings))
+
+
+@pytest.mark.parametrize(("temperature", "share"), [(1.0, 0.0), (2.0, 0.3)])
+def test_the_loss_is_a_sum_over_images_and_classes(temperature, share):
+    draw = torch.Generator().manual_seed(0)
+    features, teacher = torch.randn(5, 4, generator=draw), torch.randn(5, 3, generator=draw)
+    target = torch.tensor([0, 1, 2, 0, 1])
+    method = Distilled(temperature=temperature, label_share=share)
+    heads = method.build_heads(4, 3)
+    found = method.losses(heads, features, target, StepContext(teacher=teacher))
+    logits = heads["plain"](features).detach()
+    kl = ce = 0.0
+    for i in range(5):
+        p, q = (np.exp(x[i].double().numpy() / temperature) for x in (teacher, logits))
+        p, q = p / p.sum(), q / q.sum()
+        kl += temperature**2 * sum(p[c] * (np.log(p[c]) - np.log(q[c])) for c in range(3)) / 5
+        plain = np.exp(logits[i].double().numpy())
+        ce -= np.log(plain[target[i]] / plain.sum()) / 5
+    assert found["loss"].item() == pytest.approx((1 - share) * kl + share * ce, rel=1e-5)
+    assert (found["distillation"].item(), found["student"].item()) == pytest.approx((kl, ce), rel=1e-5)
+    with pytest.raises(InputError, match="sla distill RUN"):
+        method.losses(heads, features, target)
+
+
+def distiller(run, tmp_path, **distil):
+    config = configure_student(run.folder, {f"distil.{key}": value for key, value in distil.items()})
+    return Distiller(make_plan(config), tmp_path / "new", Group())
+
+
+def batch_of(loop, count=6):
+    indices = torch.arange(count)
+    images, aspect = loop.train.read(indices.numpy())
+    targets = torch.from_numpy(loop.train.targets[:count])
+    return Batch(images, aspect, targets, indices, 0, Draws(0, 0, count))
+
+
+def test_the_student_begins_as_single_inference_of_its_teacher(finished_run, tmp_path):
+    loop = distiller(finished_run, tmp_path)
+    images = loop.train_pipeline(batch_of(loop).images, Draws(0, 0, 6), torch.ones(6))
+    with torch.no_grad():
+        ours, theirs = loop.model.eval().logits(images), finished_run.model.logits(images, "single")
+    assert ours.numpy() == pytest.approx(theirs.numpy(), abs=1e-5)  # in another memory layout
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_the_teacher_answers_on_the_augmented_images(finished_run, tmp_path, count):
+    loop = distiller(finished_run, tmp_path, teacher_views=count)
+    batch, teacher = batch_of(loop), finished_run.model
+    images = loop.train_pipeline(batch.images, batch.draws, batch.aspect)
+    target, answers = loop.teach(images, batch.targets, batch)
+    order = batch.draws.uniform("views", 4).argsort(1)[:, :count].tolist() if count else [range(4)] * 6
+    with torch.no_grad():
+        for i, image in enumerate(images):
+            parts = []
+            for j in order[i]:
+                turned = torch.rot90(image[None], j, (2, 3))
+                features = teacher.features(turned.contiguous(memory_format=torch.channels_last))
+                parts.append(teacher.heads["joint"](features)[0, j::4])
+            assert answers[i].numpy() == pytest.approx(torch.stack(parts).mean(0).numpy(), abs=1e-4)
+    assert torch.equal(target, batch.targets)
+
+
+def test_cached_answers_are_of_the_plain_images(finished_run, tmp_path):
+    loop = distiller(finished_run, tmp_path, cached=True)
+    batch = batch_of(loop)
+    images = loop.eval_pipeline(batch.images, batch.draws, batch.aspect)
+    _, answers = loop.teach(images, batch.targets, batch)
+    with torch.no_grad():
+        expected = finished_run.model.logits(images, "aggregated")
+    assert answers.numpy() == pytest.approx(expected.numpy(), abs=0.02)  # kept in 16 bits
+
+
+def test_a_run_of_two_stages_has_one_answer_and_three_rows(two_stage_run):
+    run, teacher = two_stage_run, two_stage_run.teacher
+    assert run.model.method == Distilled()
+    assert run.model.method.inferences == ("distilled",)
+    scores = run.result["accuracies"]["last"]["test"]
+    assert list(scores) == ["single", "aggregated", "distilled"]
+    dataset = run.dataset()
+    again = run.evaluate(dataset).scores(run.temperatures)
+    assert again["distilled"] == pytest.approx(scores["distilled"])
+    assert run.result["headline"] == "distilled"
+    hits = 0
+    for batch in torch.from_numpy(np.arange(len(dataset))).split(100):
+        images, aspect = dataset.read(batch.numpy())
+        with torch.no_grad():
+            logits = teacher.logits(run.pipeline(images, Draws(0, 0, len(batch)), aspect), "aggregated")
+        hits += int((logits.argmax(1) == torch.from_numpy(dataset.targets[batch.numpy()])).sum())
+    assert scores["aggregated"]["top1"] == pytest.approx(100 * hits / len(dataset))
+
+
+def test_its_cost_is_that_of_teacher_answers_and_student(two_stage_run, tmp_path):
+    cost = two_stage_run.result["cost"]
+    one = cost["inference_flop"]["distilled"]
+    assert cost["inference_flop"]["aggregated"] == 4 * one
+    assert cost["training_flop"] == one * 32 * (12 * 3 * 4 + 6 * 4 + 6 * 3)
+    assert cost["seconds"] > cost["teacher_seconds"] > 0
+    loop = distiller(two_stage_run, tmp_path, teacher_views=1, share=0.5)
+    assert loop.cost()["answers_flop"] == one * 32 * 6
+    loop = distiller(two_stage_run, tmp_path, cached=True)
+    assert loop.cost()["answers_flop"] == one * len(loop.train) * 4
+
+
+@pytest.mark.parametrize("step", [5, 14])
+def test_stopped_in_either_stage_it_resumes_to_the_same_bytes(
+    two_stage_run, tiny_settings, tmp_path, stop_at, step
+):
+    class StopInAll(stop_at):
+        def __init__(self):
+            super().__init__(None)
+            self.count = 0
+
+        def step(self, done, total, metrics):
+            self.count, self.at = self.count + 1, done if self.count + 1 == step else None
+            super().step(done, total, metrics)
+
+    settings = two_stages(tiny_settings)
+    with pytest.raises(StoppedError):
+        sla.fit("digits", tmp_path / "run", progress=StopInAll(), **settings)
+    half = sla.open_run(tmp_path / "run")
+    assert ("distilled" in half.model.method.inferences) == (step > 12)
+    sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    for part in (".", "distil"):
+        assert weights_of(tmp_path / "run" / part) == weights_of(two_stage_run.folder / part)
+    ours, theirs = (
+        json.loads((run / "result.json").read_text()) for run in (tmp_path / "run", two_stage_run.folder)
+    )
+    assert ours["accuracies"] == theirs["accuracies"]
+
+
+def test_distilling_a_finished_run_is_its_second_stage(two_stage_run, tmp_path, stopped):
+    words = ("distill", two_stage_run.folder, "--out", tmp_path / "new", "--share", "0.5", "--no-report")
+    assert "distilled *" in stopped(0, *words)
+    run = sla.open_run(tmp_path / "new")
+    assert run.config.method.name == "distilled"
+    ours, theirs = run.model.state_dict(), two_stage_run.model.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    for name in ("training_flop", "teacher_flop", "answers_flop", "student_flop"):
+        assert run.result["cost"][name] == two_stage_run.result["cost"][name]
+
+
+def test_what_cannot_be_distilled_is_refused(baseline_run, finished_run, tmp_path, tiny_settings, stopped):
+    assert "only aggregated answers" in stopped(2, "distill", baseline_run.folder, "--out", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    copy = tmp_path / "copy"
+    shutil.copytree(finished_run.folder, copy)
+    (copy / "result.json").unlink()
+    assert "unfinished" in stopped(2, "distill", copy, "--out", tmp_path / "a")
+    with pytest.raises(InputError, match="no aggregated answer to distil"):
+        sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="baseline", stages="train, distil")
+    with pytest.raises(InputError, match="'train' or 'train, distil', not 'distil, train'"):
+        make_config({"stages": "distil, train"})
+    config = configure_student(finished_run.folder, {"distil.teacher_views": 5})
+    with pytest.raises(InputError, match="5 of 4 views"):
+        train(config, tmp_path / "c")
+
+
+def test_another_teacher_than_at_the_start_is_refused(finished_run, two_stage_run, tmp_path, stop_at):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(finished_run.folder, teacher)
+    config = configure_student(teacher, {"distil.share": 0.5})
+    with pytest.raises(StoppedError):
+        train(config, tmp_path / "new", progress=stop_at(2))
+    shutil.rmtree(teacher)
+    shutil.copytree(two_stage_run.folder, teacher)
+    with pytest.raises(InputError, match="not those that the run began with"):
+        train(config, tmp_path / "new", resume=True)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Two classes of 24 colour pictures, and a flat folder: 10 new ones and one of the first."""
+    draw = np.random.default_rng(0)
+    for name, shade in (("dark", 60), ("light", 190)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(24):
+            pixels = (shade + draw.integers(-50, 50, (16, 16, 3))).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    (tmp_path / "flat").mkdir()
+    for i in range(10):
+        pixels = draw.integers(0, 255, (16, 16, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "flat" / f"{i}.png")
+    return tmp_path
+
+
+def test_unlabelled_images_have_the_teachers_class(photographs, tiny_settings, stop_at):
+    settings = tiny_settings | {"run__batch_size": 8, "method__name": "da", "run__iterations": 2}
+    run = sla.fit(photographs / "photos", photographs / "run", **settings)
+    held_out = as_picture(run.splits.val.read([0]).images[0])
+    held_out.save(photographs / "flat" / "val.png")
+    given = {"distil.unlabelled": str(photographs / "flat")}
+    config = configure_student(run.folder, given | {"distil.cached": True, "distil.share": 2}, "wrn10_1")
+    assert (config.run.iterations, config.optimizer.learning_rate) == (4, run.config.optimizer.learning_rate)
+    with pytest.warns(SLAWarning, match="1 of 11 images are held-out"), pytest.raises(StoppedError):
+        train(config, photographs / "new", progress=stop_at(2))
+    with pytest.warns(SLAWarning, match="held-out"):
+        whole = train(config, photographs / "whole")
+    with pytest.warns(SLAWarning, match="held-out"):
+        train(config, photographs / "new", resume=True)
+    assert whole.model.spec["backbone"] == "wrn10_1"
+    assert weights_of(photographs / "new") == weights_of(photographs / "whole")
+
+    with pytest.warns(SLAWarning, match="held-out"):
+        loop = distiller(run, photographs, unlabelled=str(photographs / "flat"))
+    count = len(run.splits.train)
+    assert len(loop.train) == count + 10
+    indices = torch.arange(count - 3, count + 10)
+    images, aspect = loop.train.read(indices.numpy())
+    batch = Batch(images, aspect, torch.from_numpy(loop.train.targets[indices]), indices, 0, Draws(0, 0, 13))
+    target, answers = loop.teach(loop.train_pipeline(images, batch.draws, aspect), batch.targets, batch)
+    assert target[:3].tolist() == run.splits.train.targets[-3:].tolist()
+    assert torch.equal(target[3:], answers[3:].argmax(1))
+
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(photographs / "flat" / "0.png")
+    with (
+        pytest.warns(SLAWarning, match="held-out"),
+        pytest.raises(InputError, match="not those that the run"),
+    ):
+        train(config, photographs / "new", resume=True)
