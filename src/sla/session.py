@@ -19,7 +19,7 @@ from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
 from sla.runs.folder import CONFIG, RESULT, has_result, lock_run_folder, read_run_config, refuse_differences
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
-from sla.runs.loop import is_new
+from sla.runs.loop import is_new, using_threads
 from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
@@ -51,6 +51,7 @@ def train(
             config = _stored_config(folder, config, splits is not None, group)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
+        stack.enter_context(using_threads(plan.config.run.threads))
         begins = group.share(is_new(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
@@ -85,6 +86,7 @@ def preview(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
         plan = task.plan(config, splits, progress)
+        stack.enter_context(using_threads(plan.config.run.threads))
         return task.prepare(plan, group, progress, starts=True, search=False)
 
 

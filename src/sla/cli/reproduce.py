@@ -217,6 +217,10 @@ def _command(name: str) -> Callable[..., None]:
         columns: Annotated[str | None, Option(help="Only these columns, e.g. cifar10.")] = None,
         seeds: Seeds = 3,
         jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+        threads: Annotated[
+            int | None,
+            Option(min=1, help="Threads per run, to get a row's number again. Default: all cores."),
+        ] = None,
         out: Out = OUT,
         only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
         print_commands: Annotated[
@@ -239,12 +243,12 @@ def _command(name: str) -> Callable[..., None]:
             if not found:
                 raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
         if print_commands:
-            print("\n".join(commands(name, scale, found, out, seeds)))
+            print("\n".join(commands(name, scale, found, out, seeds, threads)))
             return
         if scale == "smoke":
             print("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
         with RunnerDisplay() as display:
-            failed = run_all(found, out, display, jobs)
+            failed = run_all(found, out, display, jobs, threads)
         if name == "toy" and not failed:
             _draw_toy(scale, out)
         rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""

@@ -72,11 +72,14 @@ def _session(job: Job, out: Path, progress: Progress, task: str) -> tuple[dict[s
     from sla.session import train
 
     folder = folder_of(job, out)
-    config = make_config(with_values({"task": task}, config_settings(job.settings) | {"run.seed": job.seed}))
+    # Not timed, as other runs are: a row can be run again to the same number, with its `threads`.
+    fixed = {"run.compile": False} if task == "classifier" else {}
+    settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
+    config = make_config(with_values({"task": task}, settings))
     resume = (folder / "config.yaml").is_file()
     result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
     cost = {name: result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
-    return result["accuracies"], cost | {"commit": result["commit"]}
+    return result["accuracies"], cost | {"commit": result["commit"], "threads": result["cost"].get("threads")}
 
 
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
