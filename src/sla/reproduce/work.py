@@ -41,7 +41,7 @@ def _run(job: Job, out: Path, progress: Progress) -> Record:
     folder = folder_of(job, out)
     start = time.monotonic()
     values = WORK[job.kind](job, out, progress)
-    origin = {"machine": _machine(), **describe_origin()}
+    origin = {"machine": machine_name(), **describe_origin()}
     del origin["command"]
     record = Record(
         key=job.key,
@@ -173,7 +173,8 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
     return records, [Run(folder_of(member, out)) for member in job.members]
 
 
-def _machine() -> str:
+def machine_name() -> str:
+    """What a record calls the machine: its GPU, or its processor and the threads in use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()
