@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 _HOME = {
+    "allocator": ("keep_memory",),
     "errors": ("InputError", "MissingExtraError", "SLAError", "SLAWarning"),
     "views": (
         "ColorPermutation",
@@ -61,6 +62,7 @@ _REMOVED = {"Several": ": it is gone; write a method of your own with the heads 
 __all__ = ["__version__", *_MODULE_OF]
 
 if TYPE_CHECKING:
+    from sla.allocator import keep_memory
     from sla.backbones import create_backbone, list_backbones
     from sla.classifier import Classifier, Prediction
     from sla.criteria import CrossEntropy, cross_entropy

@@ -28,6 +28,7 @@ from sla.runs.folder import (
     refuse_differences,
 )
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
+from sla.runs.loop import using_threads
 from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
@@ -57,11 +58,9 @@ def train(
             lock_run_folder(folder, resume, stack)
         if resume:
             config = _stored_config(folder, config, splits is not None, group)
-        if config.run.threads:
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(config.run.threads)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
+        stack.enter_context(using_threads(plan.config.run.threads))
         begins = group.share(not has_begun(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
@@ -96,6 +95,7 @@ def preview(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
         plan = task.plan(config, splits, progress)
+        stack.enter_context(using_threads(plan.config.run.threads))
         return task.prepare(plan, group, progress, starts=True, search=False)
 
 

@@ -37,8 +37,13 @@ class Views:
         raise InputError(f"{type(self).__name__} does not say how to apply a view")
 
     def stack(self, input: Tensor) -> Tensor:
-        """All views of a batch: (B, ...) -> (B, M, ...)."""
-        return torch.stack([_seen(input, self, view) for view in range(len(self))], 1)
+        """All views of a batch: (B, ...) -> (B, M, ...), in the memory layout of the batch."""
+        seen = [_seen(input, self, view) for view in range(len(self))]
+        channels_last = torch.channels_last
+        if input.ndim != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=channels_last):
+            return torch.stack(seen, 1)
+        # Written once as the network reads it, instead of in torch's default layout and again in its own.
+        return torch.stack([view.permute(0, 2, 3, 1) for view in seen], 1).permute(0, 1, 4, 2, 3)
 
     def __mul__(self, other: "Views") -> "Views":
         """Every view of `self` followed by every view of `other`: index = i * len(other) + j."""

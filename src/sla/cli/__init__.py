@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from sla import __version__
+from sla.allocator import keep_memory
 from sla.cli import (
     augment,
     compare,
@@ -67,6 +68,7 @@ def main(args: list[str] | None = None) -> None:
     """Run a command; exit with 2 for invalid input, 1 for a failed run, 130 after Ctrl-C."""
     warnings.showwarning = _show_warning
     try:
+        keep_memory()
         app(args)
     except SLAError as error:
         typer.secho(f"sla: {error}", fg="red", err=True)

@@ -30,23 +30,25 @@ PLAIN_SECONDS = 10.0
 
 
 @app.command("list")
-def list_all(seeds: Seeds = 3) -> None:
+def list_all(seeds: Seeds = 3, out: Out = OUT) -> None:
     """List the tables and figures: runs at each scale, their cost, and the time on this machine."""
     from sla.cli.display import print_table
-    from sla.reproduce.costs import cost, machine_rate
-    from sla.reproduce.jobs import cells_of, jobs_of
+    from sla.reproduce.costs import cost, estimate_rate, runs_of, seconds_of
+    from sla.reproduce.records import TABLE, read_records
+    from sla.reproduce.work import machine_name
 
-    rate, rows = machine_rate(), []
+    finished, rows = read_records(out / TABLE), []
+    rate = estimate_rate(finished.values(), machine_name())
     for name, title in EXPERIMENTS.items():
         for scale in SCALES:
-            spent = cost(name, scale, seeds)
-            runs = sum(not job.members for job in jobs_of(cells_of(name, scale, seeds)))
+            runs, spent = runs_of(name, scale, seeds), cost(name, scale, seeds)
+            hours = seconds_of(runs, rate, finished) / 3600
             words = title if scale == SCALES[0] else ""
-            rows.append(
-                (name, scale, f"{runs}", f"{spent.flop:.2g}", _hours(spent.flop / rate / 3600), words)
-            )
+            rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", _hours(hours), words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
-    print(f"Seeds: {seeds}. Time at {rate / 1e9:.0f} GFLOP/s, measured in an uncompiled training step.")
+    print(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s: {rate.basis}.")
+    if finished:
+        print(f"Of the runs that {out / TABLE} has, the time is theirs.")
 
 
 @app.command("recipes")
@@ -255,6 +257,10 @@ def _command(name: str) -> Callable[..., None]:
         columns: Annotated[str | None, Option(help="Only these columns, e.g. cifar10.")] = None,
         seeds: Seeds = 3,
         jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+        threads: Annotated[
+            int | None,
+            Option(min=1, help="Threads per run, to get a row's number again. Default: all cores."),
+        ] = None,
         out: Out = OUT,
         only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
         print_commands: Annotated[
@@ -277,12 +283,12 @@ def _command(name: str) -> Callable[..., None]:
             if not found:
                 raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
         if print_commands:
-            print("\n".join(commands(name, scale, found, out, seeds)))
+            print("\n".join(commands(name, scale, found, out, seeds, threads)))
             return
         if scale == "smoke":
             print("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
         with RunnerDisplay() as display:
-            failed = run_all(found, out, display, jobs)
+            failed = run_all(found, out, display, jobs, threads)
         if name == "toy" and not failed:
             _draw_toy(scale, out)
         rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""

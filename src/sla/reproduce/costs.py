@@ -1,8 +1,10 @@
-"""Floating-point operations of a run and of a table, computed from settings; and the rate of this machine."""
+"""Floating-point operations of a run and of a table, computed from settings; and how long that takes here."""
 
 import math
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +14,18 @@ from sla.backbones.cost import count_flops
 from sla.datasets.catalogue import CATALOGUE
 from sla.methods import create_method
 from sla.recipes.load import Settings
-from sla.reproduce.jobs import cells_of, jobs_of
+from sla.reproduce.jobs import Job, cells_of, jobs_of
+from sla.reproduce.records import Record
+from sla.runs.loop import using_threads
 from sla.sampling.protocols import long_tailed_counts
 from sla.views import parse_views
 
 BACKWARD = 2  # what the backward pass costs, in forward passes
 TOY_PASSES = 200  # over the images by the solver of a linear classifier, roughly
+PROBES, WARM_UP, PROBE_IMAGES = 9, 2, 32
+SLICES, SIDE = 40, 384  # matrix products, each short enough to run undisturbed on a busy machine
+FLOOR = 0.25  # of the matrix-multiply rate of one core: training a CIFAR network is never slower for long
+LEAST_ROWS, LEAST_SECONDS = 3, 20.0  # finished runs that say more than probes, and how long each took
 
 
 class Cost(NamedTuple):
@@ -27,10 +35,45 @@ class Cost(NamedTuple):
     images: int
 
 
+class Rate(NamedTuple):
+    """Floating-point operations per second in training here, and what that rests on."""
+
+    flop_per_second: float
+    basis: str
+
+
+def runs_of(name: str, scale: str, seeds: int = 3) -> list[Job]:
+    """The distinct training runs of a table or figure; rows that only differ in their score share one."""
+    return [job for job in jobs_of(cells_of(name, scale, seeds)) if not job.members]
+
+
 def cost(name: str, scale: str, seeds: int = 3) -> Cost:
-    """Of all distinct runs of a table or figure; rows that only differ in their score share a run."""
-    runs = [dict(job.settings) for job in jobs_of(cells_of(name, scale, seeds)) if not job.members]
+    """Of all distinct runs of a table or figure."""
+    runs = [dict(job.settings) for job in runs_of(name, scale, seeds)]
     return Cost(sum(map(flop_of, runs)), sum(map(images_of, runs)))
+
+
+def seconds_of(runs: Iterable[Job], rate: Rate, finished: Mapping[str, Record]) -> float:
+    """Of training these runs one after the other; a finished one took what its record says."""
+    found = 0.0
+    for job in runs:
+        record = finished.get(job.key)
+        known = record.seconds if record is not None else None
+        found += known or flop_of(dict(job.settings)) / rate.flop_per_second
+    return found
+
+
+def estimate_rate(records: Iterable[Record], machine: str) -> Rate:
+    """From the finished runs of this machine, by the median, where there are some; else by probes now."""
+    rates = [
+        record.training_flop / record.seconds
+        for record in records
+        if record.machine == machine and not record.members
+        if record.training_flop and record.seconds and record.seconds >= LEAST_SECONDS
+    ]
+    if len(rates) >= LEAST_ROWS:
+        return Rate(median(rates), f"the median of {len(rates)} finished runs on this machine")
+    return probe_rate()
 
 
 def flop_of(settings: Settings) -> float:
@@ -60,21 +103,42 @@ def images_of(settings: Settings) -> int:
     return steps * batch * min(settings.get("method.views_per_step") or views, views)
 
 
-def machine_rate(seconds: float = 1.5) -> float:
-    """Floating-point operations per second in training on this machine: ResNet-8, batch 128, not compiled."""
+def probe_rate() -> Rate:
+    """The median of a few short training steps of ResNet-8, eager, but at least a share of matrix products.
+
+    Other work on the machine now says little about the hours a table takes: where it makes threads wait for
+    each other, steps take a hundred times as long, while some of many short products still run undisturbed.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     backbone = create_backbone("resnet8").to(device).train()
     backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.zeros(128, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-    times: list[float] = []
-    while sum(times) < seconds:
-        start = time.monotonic()
-        backbone(images).square().mean().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.monotonic() - start)
-    # The shortest time: other work on the machine now says nothing about the hours a table takes.
-    return (1 + BACKWARD) * len(images) * count_flops(backbone, (3, 32, 32)) / min(times)
+    images = torch.zeros(PROBE_IMAGES, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+    times = [_seconds(lambda: backbone(images).square().mean().backward()) for _ in range(WARM_UP + PROBES)]
+    step = (1 + BACKWARD) * len(images) * count_flops(backbone, (3, 32, 32))
+    measured, floor = step / median(times[WARM_UP:]), FLOOR * matrix_rate(1)
+    if measured >= floor:
+        return Rate(measured, f"the median of {PROBES} eager training steps of ResNet-8 now")
+    return Rate(
+        floor,
+        f"{100 * FLOOR:.0f}% of one core's matrix products: the machine is busy, training steps reach "
+        f"{measured / 1e9:.1f} GFLOP/s now",
+    )
+
+
+def matrix_rate(threads: int | None = None) -> float:
+    """Floating-point operations per second of float32 matrix products: the best of many short ones."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    matrix = torch.ones(SIDE, SIDE, device=device)
+    with using_threads(threads):
+        return 2 * SIDE**3 / min(_seconds(lambda: matrix @ matrix) for _ in range(SLICES))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def _trained_on(settings: dict[str, Any]) -> int:

@@ -21,6 +21,7 @@ from sla.progress import Progress
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import read_finished, run_job
+from sla.runs.loop import using_threads
 from sla.runs.signals import StoppedError
 
 STOPPED = "stopped; the same command resumes it"
@@ -50,11 +51,14 @@ class _JobProgress(Progress):
             self.report(done / total)
 
 
-def run_all(jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1) -> int:
+def run_all(
+    jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1, threads: int | None = None
+) -> int:
     """Run every job that has no record yet; returns how many failed, each reported with its reason.
 
     Jobs that finished in this folder without being recorded are recorded first. Jobs that another process is
-    running come last: once it has finished them, their records are used.
+    running come last: once it has finished them, their records are used. Rounding depends on `threads`, those
+    of one run: by default its share of the cores; a row has those it was run with.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -69,6 +73,7 @@ def run_all(jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1)
     # Jobs that evaluate the runs of others come after them.
     waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
     run = partial(_run_wave, workers=workers) if workers > 1 else _run_in_turn
+    run = partial(run, threads=threads)
     failed = 0
     try:
         for wave in waves:
@@ -89,10 +94,12 @@ def run_all(jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1)
 
 
 def _run_in_turn(
-    jobs: Sequence[Job], out: Path, display: _Display, wait: bool
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool, threads: int | None
 ) -> Iterator[tuple[Job, Found]]:
     for job in jobs:
-        yield job, attempt(job, out, wait, _JobProgress(job, partial(display.advance, job)))
+        with using_threads(threads):
+            found = attempt(job, out, wait, _JobProgress(job, partial(display.advance, job)))
+        yield job, found
 
 
 def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
@@ -110,13 +117,13 @@ def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
 
 
 def _run_wave(
-    jobs: Sequence[Job], out: Path, display: _Display, wait: bool, workers: int
+    jobs: Sequence[Job], out: Path, display: _Display, wait: bool, workers: int, threads: int | None
 ) -> Iterator[tuple[Job, Found]]:
     """Run jobs in processes of their own, `workers` at a time."""
     if not jobs:
         return
     context = multiprocessing.get_context("spawn")
-    threads = max((os.cpu_count() or 1) // workers, 1)
+    threads = threads or max((os.cpu_count() or 1) // workers, 1)
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
     manager = SyncManager(ctx=context)
     manager.start(_follow_manager, (os.getpid(),))
@@ -175,7 +182,10 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
     return attempt(job, out, wait, _JobProgress(job, report))
 
 
-def commands(name: str, scale: str, jobs: Iterable[Job], out: Path, seeds: int) -> list[str]:
+def commands(
+    name: str, scale: str, jobs: Iterable[Job], out: Path, seeds: int, threads: int | None = None
+) -> list[str]:
     """One command per job, for the scheduler of a cluster; they may run in any order."""
     words = ["sla", "reproduce", name, "--scale", scale, "--seeds", str(seeds), "--out", str(out)]
+    words += ["--threads", str(threads)] if threads else []
     return [shlex.join([*words, "--only", job.key]) for job in jobs]

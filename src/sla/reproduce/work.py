@@ -41,7 +41,7 @@ def _run(job: Job, out: Path, progress: Progress) -> Record:
     folder = folder_of(job, out)
     start = time.monotonic()
     values = WORK.get(job.kind, _train)(job, out, progress)
-    origin = {"machine": _machine(), **describe_origin()}
+    origin = {"machine": machine_name(), **describe_origin()}
     del origin["command"]
     record = Record(
         key=job.key,
@@ -72,10 +72,15 @@ def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.session import train
 
     folder, task = folder_of(job, out), "classifier" if job.kind == "train" else job.kind
-    config = make_config(with_values({"task": task}, config_settings(job.settings) | {"run.seed": job.seed}))
+    # Not timed, as other runs are: a row can be run again to the same number, with its `threads`.
+    fixed = {"run.compile": False} if task == "classifier" else {}
+    settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
+    config = make_config(with_values({"task": task}, settings))
     resume = (folder / "config.yaml").is_file()
     run = train(config, folder, resume=resume, progress=StepsOnly(progress))
-    cost = {name: run.result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
+    cost = {
+        name: run.result["cost"].get(name) for name in ("training_flop", "seconds", "parameters", "threads")
+    }
     return {**TASKS[task].record(run), **cost, "commit": run.result["commit"]}
 
 
@@ -149,7 +154,8 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
     return records, [Run(folder_of(member, out)) for member in job.members]
 
 
-def _machine() -> str:
+def machine_name() -> str:
+    """What a record calls the machine: its GPU, or its processor and the threads in use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     threads = torch.get_num_threads()

@@ -108,7 +108,9 @@ class LoopConfig(Part):
     seed: int = Field(0, ge=0, lt=2**63, description="random seed")
     iterations: int | None = Field(None, ge=1, description="number of training steps")
     device: str | None = Field(None, description="cpu, cuda, mps, ...")
-    threads: int | None = Field(None, ge=1, description="threads of a process on a CPU; default: all cores")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads per process, which rounding depends on; default: torch's choice"
+    )
     channels_last: bool = Field(True, description="memory layout of images and weights")
     evaluations: int | None = Field(
         None, ge=1, description="number of evaluations on held-out images; default: 20, at most one per epoch"

@@ -60,9 +60,9 @@ def with_policies(config: Tree) -> Tree:
 
 
 def choose_device(config: Tree) -> Tree:
-    """The fastest device of this machine."""
+    """The fastest device of this machine, and the threads that torch has now: a run keeps them."""
     device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    config = fill_missing(config, "run", device=device)
+    config = fill_missing(config, "run", device=device, threads=torch.get_num_threads())
     check_device(config.run.device or "cpu")
     return config
 

@@ -3,8 +3,8 @@
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +298,17 @@ class Loop(ABC):
 
     def _averaged(self) -> AbstractContextManager:
         return self.average.applied(self.model) if self.average is not None else nullcontext()
+
+
+@contextmanager
+def using_threads(count: int | None) -> Iterator[None]:
+    """The block computes with this many threads on the CPU; None for those that torch has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def is_new(folder: Path) -> bool:

@@ -60,6 +60,9 @@ def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -
         "parameters": count_parameters(loop.model),
         "peak_memory_bytes": _peak_memory(loop.device),
         "device": str(loop.device),
+        "threads": torch.get_num_threads(),
+        "compiled": bool(getattr(loop.config.run, "compile", False)),
+        "compile_reason": getattr(loop.config.run, "compile_reason", None),
         "processes": loop.group.world_size,
     }
 

@@ -14,7 +14,8 @@ from sla.runs.signals import Stop
 from sla.stats import share
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.plan import with_views
-from sla.tasks.classifier.trainer import Trainer, measure_seconds
+from sla.tasks.classifier.step_time import measure_seconds
+from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import CANNOT, describe
 from sla.tasks.classifier.view_probe import fitting, probe_views
 from sla.views import parse_views

@@ -95,7 +95,12 @@ class RunConfig(LoopConfig):
     precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="float32, or mixed with bfloat16 or float16"
     )
-    compile: bool | None = Field(None, description="torch.compile; default: if it should pay off")
+    compile: bool | None = Field(
+        None, description="torch.compile; default: where a long run's steps are measured to be faster"
+    )
+    compile_reason: str | None = Field(
+        None, description="why it was compiled or not, with the times; filled in automatically"
+    )
 
 
 class DistilConfig(Part):

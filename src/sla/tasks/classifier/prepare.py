@@ -1,6 +1,5 @@
 """What a classifier's plan leaves open until something was tried or timed: views, iterations, compilation."""
 
-import shutil
 from dataclasses import replace
 
 from sla.progress import QUIET, Progress
@@ -10,12 +9,8 @@ from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, ClassifierConfig
 from sla.tasks.classifier.data_summary import describe_data
 from sla.tasks.classifier.plan import with_views
-from sla.tasks.classifier.trainer import measure_seconds
+from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.view_probe import fitting
-
-# torch.compile is used by default where the time it should save is more than the time it should take. Both
-# are assumptions about a typical CPU, not measurements of this run: set run.compile where you know better.
-COMPILE_SECONDS, COMPILE_SAVES = 100.0, 0.4
 
 
 def prepare(
@@ -42,39 +37,41 @@ def prepare(
             plan = with_views(plan, tried[0])
         for line in plan.reasons[already:]:
             progress.message(line)
-    return _fix_length(plan, group, progress, announced, spent)
+    return _fix_length(plan, group, progress, announced, spent, search)
 
 
 def _fix_length(
-    plan: Plan[ClassifierConfig], group: Group, progress: Progress, announced: bool, spent: float
+    plan: Plan[ClassifierConfig], group: Group, progress: Progress, announced: bool, spent: float, tries: bool
 ) -> Plan[ClassifierConfig]:
     """Fix what depends on the machine's speed, once: iterations from minutes, and whether to compile.
 
     `announced`: measure the time even where nothing depends on it. `spent` seconds are gone already.
+    Without `tries` nothing is compiled to see whether that is faster.
     """
     run = plan.config.run
-    iterations, compiles = run.iterations, run.compile
-    if compiles is None and run.device == "cpu" and shutil.which("g++") is None:
-        compiles = False
-    is_open = iterations is None or compiles is None
+    iterations, changes = run.iterations, dict[str, object]()
+    left = max(60 * (run.minutes or 0) - spent, 0.0)
+    mode = None
     # The processes decide alike whether to measure: only the leading one has a display.
-    if is_open or group.any(announced)[0]:
-        measured = measure_seconds(plan, 12 if is_open else 4) if group.leads else None
-        seconds = group.share(measured) / group.world_size
-        total = (iterations or 1) * seconds
-        if iterations is None and run.minutes:
-            total = max(60 * run.minutes - spent, 0.0)
-        if compiles is None:
-            compiles = total * COMPILE_SAVES > COMPILE_SECONDS
+    if run.compile is None:
+        mode = group.share(
+            choose_mode(plan, iterations, left, progress, tries=tries) if group.leads else None
+        )
+        changes = {"compile": mode.compiles, "compile_reason": mode.reason}
+        progress.message(mode.reason)
+    elif iterations is None or group.any(announced)[0]:
+        seconds = measure_seconds(plan, 4 if iterations else 12) if group.leads else 0.0
+        mode = group.share(Mode(run.compile, "", seconds, 0.0))
+    if mode is not None:
+        seconds = mode.step / group.world_size
+        total = iterations * seconds if iterations else max(left - mode.spent, 0.0)
         progress.message(
-            f"about {_duration(total)} of training, {'compiled' if compiles else 'not compiled'}"
+            f"about {_duration(total)} of training, {'compiled' if mode.compiles else 'not compiled'}"
         )
         if iterations is None:
-            if compiles:
-                total, seconds = total - COMPILE_SECONDS, seconds * (1 - COMPILE_SAVES)
             iterations = max(int(total / seconds), 1)
             progress.message(f"{iterations:,} iterations fit into {run.minutes:g} minutes")
-    fixed = run.model_copy(update={"iterations": iterations, "compile": compiles})
+    fixed = run.model_copy(update=changes | {"iterations": iterations})
     return replace(plan, config=plan.config.model_copy(update={"run": fixed}))
 
 

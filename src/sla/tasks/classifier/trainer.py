@@ -1,9 +1,9 @@
 """What a classifier learns in each step of the loop, and how it is judged."""
 
 import copy
-import time
+import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import read_saved, save
+from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import StepContext
@@ -27,6 +28,7 @@ from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
 
 EVAL_BATCH = 256
+COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Trainer(Loop):
@@ -82,7 +84,10 @@ class Trainer(Loop):
         """The step to call too: compiled, and wrapped for many processes."""
         super().prepare(frozen)
         step = self.group.wrap(self.model)
-        self.step_module = torch.compile(step) if self.config.run.compile else step  # type: ignore[assignment]
+        if self.config.run.compile:
+            keep_compiled_code()
+            step = torch.compile(step)  # type: ignore[assignment]
+        self.step_module = step
 
     def learn(self, batch: Batch) -> None:
         """One step of the optimiser, from one batch in as many parts as are asked for."""
@@ -162,20 +167,10 @@ def _check_memory(config: ClassifierConfig, group: Group) -> None:
         raise InputError(f"{what}, which {group.world_size} processes would not share: train with one")
 
 
-def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:
-    """Seconds of one training step, from a few steps of a model that is then thrown away."""
-    run = plan.config.run.model_copy(update={"iterations": 1, "compile": False})
-    throwaway = plan.config.model_copy(update={"run": run})
-    trainer = Trainer(Plan(throwaway, plan.train, None, None, ()), Path(), Group())
-    trainer.prepare(frozen=False)
-    times: list[float] = []
-    for batch in TrainLoader(plan.train, trainer.batch_size, seed=0, steps=steps, device=trainer.device):
-        start = time.monotonic()
-        trainer.learn(batch)
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.monotonic() - start)
-        if sum(times) > 10:
-            break
-    useful = sorted(times[2:] or times)  # the first ones warm up
-    return useful[len(useful) // 2]
+def keep_compiled_code() -> None:
+    """Later runs find what torch compiled in the cache folder; a folder that torch was given stays."""
+    if COMPILED_CODE not in os.environ:
+        folder = cache_dir() / "compiled"
+        with suppress(OSError):  # it cannot be written: torch uses its own, temporary one
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ[COMPILED_CODE] = str(folder)

@@ -1,0 +1,72 @@
+"""How long a table takes here: what the estimate rests on, and that a busy machine does not spoil it."""
+
+import pytest
+import torch
+
+from sla.reproduce import costs
+from sla.reproduce.costs import FLOOR, Rate, cost, estimate_rate, flop_of, runs_of, seconds_of
+from sla.reproduce.records import Record
+
+HERE = "x86_64, 2 threads"
+
+
+def record(seconds, flop=1e12, machine=HERE, **more):
+    values = {"key": "k", "kind": "train", "scale": "small", "label": "", "seed": 0, "settings": {}}
+    return Record(**values | {"seconds": seconds, "training_flop": flop, "machine": machine} | more)
+
+
+def test_finished_runs_of_this_machine_say_more_than_probes(monkeypatch):
+    monkeypatch.setattr(costs, "probe_rate", lambda: Rate(7.0, "probes"))
+    mine = [record(seconds) for seconds in (50, 100, 2000)]
+    found = estimate_rate(mine, HERE)
+    assert found == Rate(1e10, "the median of 3 finished runs on this machine")
+    others = [record(100, machine="a GPU"), record(5), record(100, members=["m"]), record(100, flop=None)]
+    assert estimate_rate(mine[:2] + others, HERE).basis == "probes"
+
+
+@pytest.fixture
+def small_networks(monkeypatch):
+    """Every network takes a million operations: building them all, to count, takes a while."""
+    monkeypatch.setattr(costs, "_forward", lambda *_: 10**6)
+
+
+def test_a_finished_run_takes_what_it_took(small_networks):
+    runs = runs_of("table1", "small", seeds=1)
+    rate = Rate(1e10, "")
+    expected = cost("table1", "small", seeds=1).flop / 1e10
+    assert seconds_of(runs, rate, {}) == pytest.approx(expected)
+    first = runs[0]
+    done = {first.key: record(3.0)}
+    without = expected - flop_of(dict(first.settings)) / 1e10
+    assert seconds_of(runs, rate, done) == pytest.approx(without + 3.0)
+
+
+@pytest.mark.parametrize(("step", "busy"), [(0.05, False), (50.0, True)])
+def test_the_rate_has_a_floor(monkeypatch, step, busy):
+    """Steps that wait for each other's threads; short products that do not."""
+    product, calls = 2 * costs.SIDE**3 / 1e11, []
+
+    def seconds(work):
+        calls.append(work)
+        return step if len(calls) <= costs.WARM_UP + costs.PROBES else product
+
+    monkeypatch.setattr(costs, "_seconds", seconds)
+    found = costs.probe_rate()
+    if busy:
+        assert found.flop_per_second == pytest.approx(FLOOR * 1e11)
+        assert "the machine is busy" in found.basis
+    else:
+        assert found.flop_per_second > FLOOR * 1e11
+        assert found.basis == "the median of 9 eager training steps of ResNet-8 now"
+
+
+def test_matrix_rate_leaves_the_threads_as_they_were():
+    before = torch.get_num_threads()
+    assert costs.matrix_rate(1) > 1e8
+    assert torch.get_num_threads() == before
+
+
+def test_list_says_what_its_times_rest_on(small_networks, stopped, tmp_path, monkeypatch):
+    monkeypatch.setattr(costs, "probe_rate", lambda: Rate(5e10, "probes of a test"))
+    said = stopped(0, "reproduce", "list", "--seeds", 1, "--out", tmp_path)
+    assert "Time at 50 GFLOP/s: probes of a test." in said
