@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sla.errors import InputError
 from sla.labels import MixedTarget, Target, shares, spread_classes
+from sla.linear_loss import linear_cross_entropy
 from sla.renamed import warn_renamed
 
 Criterion = Callable[[Tensor, Target], Tensor]
@@ -142,3 +143,10 @@ class CrossEntropy(nn.Module):
     def forward(self, input: Tensor, target: Target) -> Tensor:
         """Logits (B, K) and a hard or mixed target -> scalar."""
         return cross_entropy(input, target, self.weight, self.label_smoothing)
+
+    def of_linear(self, input: Tensor, weight: Tensor, bias: Tensor | None, target: Target) -> Tensor:
+        """The same of logits `F.linear(input, weight, bias)`, never all held at once; for many labels.
+
+        A subclass that defines `forward` defines this too, or its logits are computed as a whole.
+        """
+        return linear_cross_entropy(input, weight, bias, target, self.weight, self.label_smoothing)

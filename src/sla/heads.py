@@ -70,6 +70,30 @@ class JointHead(nn.Module):
             logits = torch.baddbmm(by_view(self.bias, self.num_views).T.unsqueeze(1), features, weight)
         return logits.transpose(0, 1)
 
+    def mean_of_blocks(self, features: Tensor, views: Tensor | None = None) -> Tensor:
+        """The mean over an image's views of each view's own block: (B*M, D), interleaved -> (B, N).
+
+        With `views` (B, k), the view numbers of each image, (B*k, D) -> (B, N). One matrix product: the
+        features of all views side by side, those of missing views zero, with the blocks side by side.
+        """
+        features, weight, bias = self.linear_form(features)
+        count = self.num_views if views is None else views.shape[1]
+        features = features.unflatten(0, (-1, count))
+        own = features.new_ones(features.shape[0], self.num_views)
+        if views is not None:
+            seen = (views.unsqueeze(2) == torch.arange(self.num_views, device=views.device)).to(features)
+            features, own = seen.mT @ features, seen.sum(1)
+        logits = F.linear(features.flatten(1), weight.unflatten(0, (-1, self.num_views)).flatten(1))
+        if bias is not None:
+            logits = logits + F.linear(own, by_view(bias, self.num_views))
+        return logits / count
+
+    def linear_form(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(input, weight, bias) whose `F.linear` are the logits of these features."""
+        if self.kind == "linear":
+            return features, self.weight, self.bias
+        return self.scale * F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1), None
+
     def _logits(self, features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.kind == "linear":
             return F.linear(features, weight, bias)

@@ -24,6 +24,7 @@ from sla.criteria import (
 from sla.errors import InputError
 from sla.heads import SCALE
 from sla.labels import Target, spread_classes
+from sla.linear_loss import linear_cross_entropy
 
 BETA = 0.9999  # of the effective number of images
 LARGEST_MARGIN = 0.5  # of the rarest class
@@ -152,6 +153,11 @@ class LDAM(CrossEntropy):
         """Logits (B, K) of a cosine head and a hard or mixed target -> scalar."""
         return ldam(input, target, self.margins, SCALE, self.weight, self.label_smoothing)
 
+    def of_linear(self, input: Tensor, weight: Tensor, bias: Tensor | None, target: Target) -> Tensor:
+        """The same of logits that are never all held at once."""
+        margins = SCALE * self.margins
+        return linear_cross_entropy(input, weight, bias, target, self.weight, self.label_smoothing, margins)
+
 
 class Focal(CrossEntropy):
     """`focal_loss` with a fixed gamma."""
@@ -194,6 +200,12 @@ class LogitAdjusted(CrossEntropy):
     def forward(self, input: Tensor, target: Target) -> Tensor:
         """Logits (B, K) and a hard or mixed target -> scalar."""
         return logit_adjusted_loss(input, target, self.log_prior, self.tau, self.weight, self.label_smoothing)
+
+    def of_linear(self, input: Tensor, weight: Tensor, bias: Tensor | None, target: Target) -> Tensor:
+        """The same of logits that are never all held at once: the log prior is part of the bias."""
+        shift = self.tau * spread_classes(self.log_prior.to(weight), len(weight))
+        bias = shift if bias is None else bias + shift
+        return linear_cross_entropy(input, weight, bias, target, self.weight, self.label_smoothing)
 
 
 def check_head(kind: str, criterion: Criterion) -> None:

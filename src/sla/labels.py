@@ -115,7 +115,7 @@ def check_target(target: Target, num_classes: int, batch_size: int) -> Target:
     if isinstance(target, MixedTarget):
         a, b = (check_target(part, num_classes, batch_size) for part in (target.a, target.b))
         lam = shares(target)
-        if _readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
+        if is_readable(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
             raise InputError(f"lam must be between 0 and 1, not {lam.tolist()}")
         return MixedTarget(a, b, lam)
     if not isinstance(target, Tensor):
@@ -125,7 +125,7 @@ def check_target(target: Target, num_classes: int, batch_size: int) -> Target:
         found = f"{target.dtype} {tuple(target.shape)}"
         raise InputError(f"target must be ({batch_size},) class numbers, not {found}")
     target = target.long()
-    if batch_size and _readable(target):
+    if batch_size and is_readable(target):
         low, high = int(target.min()), int(target.max())
         if low < 0 or high >= num_classes:
             wrong = low if low < 0 else high
@@ -135,5 +135,6 @@ def check_target(target: Target, num_classes: int, batch_size: int) -> Target:
     return target
 
 
-def _readable(values: Tensor) -> bool:
+def is_readable(values: Tensor) -> bool:
+    """Whether values can be checked without waiting for a device or breaking a compiled graph."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -1,15 +1,18 @@
 """The losses of the paper's equations, as pure functions on logits."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from sla.criteria import Criterion, cross_entropy, log_probabilities
+from sla.criteria import Criterion, CrossEntropy, cross_entropy, log_probabilities
 from sla.errors import InputError, nearest
+from sla.heads import JointHead, PlainHead
 from sla.inference import aggregate_views, average_views, select_view
 from sla.labels import MixedTarget, Target, by_view, join_labels, repeat_target
+from sla.linear_loss import LARGE, linear_cross_entropy
 
 VIEW_REDUCTIONS = ("mean", "sum")
 
@@ -35,11 +38,97 @@ def sla_loss(
     by_view(joint_logits, num_views)  # refuses columns that are not N*M
     _check_rows("joint logits", joint_logits, target, num_views if views is None else views.shape[-1])
     loss = criterion(joint_logits, join_labels(target, num_views, views))
-    if view_reduction == "mean":
-        return loss
-    if view_reduction == "sum":
-        return loss * (num_views if views is None else views.shape[1])
-    raise InputError(f"unknown view_reduction {view_reduction!r}{nearest(view_reduction, VIEW_REDUCTIONS)}")
+    return _reduce_views(loss, view_reduction, num_views if views is None else views.shape[1])
+
+
+def sla_head_loss(
+    head: JointHead,
+    features: Tensor,
+    target: Target,
+    criterion: Criterion = cross_entropy,
+    view_reduction: str = "mean",
+    views: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`sla_loss` of a joint head and features (B*M, D), and its logits as `head_loss` gives them."""
+    count = head.num_views if views is None else views.shape[-1]
+    _check_rows("features", features, target, count)
+    loss, logits = head_loss(head, features, join_labels(target, head.num_views, views), criterion)
+    return _reduce_views(loss, view_reduction, count), logits
+
+
+def head_loss(
+    head: nn.Module, features: Tensor, target: Target, criterion: Criterion = cross_entropy
+) -> tuple[Tensor, Tensor | None]:
+    """The criterion of a head's logits, and these; None in place of logits that are too many to hold.
+
+    Args:
+        head: its forward is not called where there are too many.
+        features: (rows, D).
+        target: labels of the head, (rows,), or a `MixedTarget`.
+        criterion: too many logits are held nevertheless if it needs them: one of your own without
+            `of_linear`, or `Focal`.
+    """
+    of_linear = _of_linear(criterion, target)
+    known = isinstance(head, JointHead) and type(head) in (JointHead, PlainHead)
+    if known and of_linear is not None and features.shape[0] * len(head.weight) >= LARGE:  # type: ignore[arg-type]
+        return of_linear(*head.linear_form(features), target), None  # type: ignore[operator]
+    logits = head(features)
+    return criterion(logits, target), logits
+
+
+def first_logits(
+    head: nn.Module, features: Tensor, logits: Tensor | None, count: int = 1, views: Tensor | None = None
+) -> Tensor:
+    """Class logits (B, N) of the first of each image's `count` rows, without gradient.
+
+    Args:
+        head: joint or plain.
+        features: (B*count, D).
+        logits: of `head_loss`.
+        count: rows per image.
+        views: (B, count) view numbers; None if the first row is view 0.
+    """
+    if not isinstance(head, JointHead) or head.num_views == 1:
+        with torch.no_grad():
+            return head(features[::count]) if logits is None else logits[::count].detach()
+    first = None if logits is None else logits[::count]
+    if views is None:
+        views = torch.zeros(features.shape[0] // count, 1, dtype=torch.long, device=features.device)
+    return own_logits(head, features[::count], first, views[:, :1])
+
+
+@torch.no_grad()
+def own_logits(
+    head: JointHead, features: Tensor, joint_logits: Tensor | None, views: Tensor | None = None
+) -> Tensor:
+    """Class logits (B, N): the mean of each view's own block, without gradient.
+
+    From the joint logits of `sla_head_loss`, or from the features where it held none.
+    """
+    if joint_logits is None:
+        return head.mean_of_blocks(features, views)
+    if views is None:
+        return aggregate_views(joint_logits, head.num_views)
+    return average_views(select_view(joint_logits, views.flatten(), head.num_views).unflatten(0, views.shape))
+
+
+def _of_linear(criterion: Criterion, target: Target) -> Callable[..., Tensor] | None:
+    """How to compute this criterion without all logits, if there is a way."""
+    if isinstance(target, MixedTarget) and isinstance(target.lam, Tensor) and target.lam.requires_grad:
+        return None
+    if criterion is cross_entropy:
+        return linear_cross_entropy
+    if not isinstance(criterion, CrossEntropy) or any(p.requires_grad for p in criterion.parameters()):
+        return None
+    # Not one that is inherited: it would be the loss of the parent class.
+    return criterion.of_linear if "of_linear" in vars(type(criterion)) else None
+
+
+def _reduce_views(loss: Tensor, view_reduction: str, count: int) -> Tensor:
+    if view_reduction not in VIEW_REDUCTIONS:
+        hint = nearest(view_reduction, VIEW_REDUCTIONS)
+        raise InputError(f"unknown view_reduction {view_reduction!r}{hint}")
+    return loss * count if view_reduction == "sum" else loss
 
 
 def data_augmentation_loss(

@@ -5,21 +5,21 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from sla.criteria import Criterion, cross_entropy
 from sla.errors import InputError, SLAWarning, nearest
 from sla.heads import JointHead, PlainHead
 from sla.imbalance import check_head
-from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
-from sla.labels import Target
+from sla.inference import aggregate_views, average_views, marginal_over_classes
+from sla.labels import Target, is_readable, repeat_target
 from sla.losses import (
     VIEW_REDUCTIONS,
-    data_augmentation_loss,
-    distillation_loss,
-    multi_task_loss,
-    sla_loss,
+    first_logits,
+    head_loss,
+    own_logits,
+    sla_head_loss,
+    teacher_loss,
     view_loss,
 )
 from sla.methods.base import NO_CONTEXT, Method, StepContext, option, register_method
@@ -42,8 +42,8 @@ class Baseline(Method):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
-        logits = heads["plain"](features)
-        return {"loss": self.criterion(logits, target), "output": logits.detach()}
+        loss, logits = head_loss(heads["plain"], features, target, self.criterion)
+        return {"loss": loss, "output": first_logits(heads["plain"], features, logits)}
 
 
 @register_method("da")
@@ -66,9 +66,8 @@ class DataAugmentation(Method):
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
         count = self._per_image(context)
-        logits = heads["plain"](features)
-        loss = data_augmentation_loss(logits, target, count, self.criterion)
-        return {"loss": loss, "output": logits[::count].detach()}
+        loss, logits = head_loss(heads["plain"], features, repeat_target(target, count), self.criterion)
+        return {"loss": loss, "output": first_logits(heads["plain"], features, logits, count)}
 
 
 @register_method("mt")
@@ -88,14 +87,14 @@ class MultiTask(DataAugmentation):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `class` and `view`, and `output`."""
-        count, num_views, views = self._per_image(context), len(self.views), context.views
-        logits, view_logits = heads["plain"](features), heads["view"](features)
-        loss = multi_task_loss(logits, view_logits, target, num_views, self.criterion, views)
+        count, views = self._per_image(context), context.views
+        found, logits = head_loss(heads["plain"], features, repeat_target(target, count), self.criterion)
+        of_view = view_loss(heads["view"](features), views)
         return {
-            "loss": loss,
-            "class": data_augmentation_loss(logits.detach(), target, count, self.criterion),
-            "view": view_loss(view_logits.detach(), views),
-            "output": logits[::count].detach(),
+            "loss": found + of_view,
+            "class": found.detach(),
+            "view": of_view.detach(),
+            "output": first_logits(heads["plain"], features, logits, count),
         }
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
@@ -188,18 +187,18 @@ class SLA(Method):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `joint`, `distillation` and `student`, and `output`."""
-        num_views, count, views = len(self.views), self._per_image(context), context.views
-        joint_logits = heads["joint"](features)
-        joint = sla_loss(joint_logits, target, num_views, self.criterion, self.view_reduction, views)
+        count, views = self._per_image(context), context.views
+        head: JointHead = heads["joint"]  # type: ignore[assignment]
+        joint, logits = sla_head_loss(head, features, target, self.criterion, self.view_reduction, views)
         if not self.distill:
-            first = 0 if views is None else views[:, 0]
-            output = select_view(joint_logits[::count].detach(), first, num_views)
+            output = first_logits(head, features, logits, count, views)
             return {"loss": joint, "joint": joint.detach(), "output": output}
-        if views is not None and not torch.compiler.is_compiling() and views[:, 0].any():
+        if views is not None and is_readable(views) and views[:, 0].any():
             raise InputError("distillation needs the plain image: view 0 first among the views of each image")
         plain = features[::count]
         student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
-        distillation = distillation_loss(joint_logits, student_logits, num_views, self.temperature, views)
+        teacher = own_logits(head, features, logits, views)
+        distillation = teacher_loss(teacher, student_logits, self.temperature)
         student = self.criterion(student_logits, target)
         loss = joint + distillation + self.beta * student
         if not self._student_learns(context):
