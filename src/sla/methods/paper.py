@@ -11,7 +11,7 @@ from sla.criteria import Criterion, cross_entropy
 from sla.errors import InputError, SLAWarning, nearest
 from sla.heads import JointHead, PlainHead
 from sla.imbalance import check_head
-from sla.inference import aggregate_views, average_views, marginal_over_classes
+from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
 from sla.labels import Target, is_readable, repeat_target
 from sla.losses import (
     VIEW_REDUCTIONS,
