@@ -107,7 +107,11 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
     place = table.columns[column]
     settings = cell_settings(row, place, scale)
     label = f"{place.label}, {row.label}"
-    if row.kind in ("ten-crop", "curves"):
+    if row.kind == "distil":
+        own = {key: value for key, value in settings.items() if key.startswith("distil.")}
+        settings = {key: value for key, value in settings.items() if key not in own}
+        return Job("distil", own, seed, scale, label, (Job("train", settings, seed, scale, label),))
+    if row.kind in ("ten-crop", "flips", "curves"):
         return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "ensemble":
         # The first member is the single model of the same seed, so that the two are paired.

@@ -13,6 +13,7 @@ from sla.progress import QUIET, Progress, StepsOnly
 from sla.recipes.load import config_settings
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
+from sla.runs.config import TrainingConfig
 from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, make_config, with_values
@@ -69,19 +70,32 @@ def read_finished(job: Job, out: Path) -> Record | None:
 
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """Train the run of a job, or resume it. Its kind is its task; a classifier's is called `train`."""
-    from sla.session import train
-
-    folder, task = folder_of(job, out), "classifier" if job.kind == "train" else job.kind
+    task = "classifier" if job.kind == "train" else job.kind
     # Not timed, as other runs are: a row can be run again to the same number, with its `threads`.
     fixed = {"run.compile": False} if task == "classifier" else {}
     settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
-    config = make_config(with_values({"task": task}, settings))
+    return _run_session(make_config(with_values({"task": task}, settings)), job, out, progress)
+
+
+def _distil(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train a student of the member's aggregated answer; its cost has that of its teacher."""
+    from sla.tasks.classifier.distil import configure_student
+
+    _, (teacher,) = _members(job, out)
+    given = dict(job.settings) | {"run.seed": job.seed}
+    return _run_session(configure_student(teacher.folder, given), job, out, progress)
+
+
+def _run_session(config: TrainingConfig, job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    from sla.session import train
+
+    folder = folder_of(job, out)
     resume = (folder / "config.yaml").is_file()
     run = train(config, folder, resume=resume, progress=StepsOnly(progress))
     cost = {
         name: run.result["cost"].get(name) for name in ("training_flop", "seconds", "parameters", "threads")
     }
-    return {**TASKS[task].record(run), **cost, "commit": run.result["commit"]}
+    return {**TASKS[config.task].record(run), **cost, "commit": run.result["commit"]}
 
 
 def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -99,6 +113,13 @@ def _ten_crop(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     records, (run,) = _members(job, out)
     outputs = run.ten_crop(run.dataset(), progress=progress)
     return {"more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]}, **_total(records)}
+
+
+def _flips(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """The member on each test image and its mirror image."""
+    records, (run,) = _members(job, out)
+    outputs = run.flips(run.dataset(), progress=progress)
+    return {"more": {"flips": outputs.scores()["flips"]["top1"]}, **_total(records)}
 
 
 def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -138,6 +159,8 @@ def _toy(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "ensemble": _ensemble,
     "ten-crop": _ten_crop,
+    "flips": _flips,
+    "distil": _distil,
     "curves": _curves,
     "toy": _toy,
 }
