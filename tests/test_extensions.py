@@ -104,14 +104,7 @@ def test_a_memory_is_refused_where_it_means_nothing(folder):
 def test_views_of_ones_own_from_the_command_line(folder):
     call(
         folder,
-        "train",
-        "digits",
-        "--out",
-        "mirror",
-        "--method",
-        "sla",
-        "--views",
-        "mine:Mirror",
+        *["train", "digits", "--out", "mirror", "--method", "sla", "--views", "mine:Mirror"],
         *TINY,
         *QUICK,
     )
@@ -123,19 +116,8 @@ def test_views_of_ones_own_from_the_command_line(folder):
 
 
 def test_a_criterion_of_ones_own_is_for_training_alone(folder):
-    call(
-        folder,
-        "train",
-        "digits",
-        "--out",
-        "squared",
-        "--method",
-        "baseline",
-        "--criterion",
-        "mine:squared",
-        *TINY,
-        *QUICK,
-    )
+    words = "train digits --out squared --method baseline --criterion mine:squared"
+    call(folder, *words.split(), *TINY, *QUICK)
     plain = ["train", "digits", "--out", "plain", "--method", "baseline"]
     call(folder, *plain, *TINY, *QUICK)
     first, second = weights(folder / "squared"), weights(folder / "plain")

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from refusals import refused
+from sla.cli.recipe import with_recipe
 from sla.recipes import SCALES
 from sla.recipes.load import _entries, all_recipes, recipe_settings
 from sla.reproduce.costs import flop_of
@@ -106,3 +107,11 @@ def test_the_file_has_no_key_twice():
 
     for package, file in (("sla.recipes", "recipes.yaml"), ("sla.reproduce", "paper.yaml")):
         yaml.load(resources.files(package).joinpath(file).read_text(encoding="utf-8"), Strict)
+
+
+def test_a_recipe_brings_its_task_and_a_few_shot_one_its_method():
+    tree = with_recipe("fc100_5shot_metaoptnet:smoke", {}, {})
+    assert (tree["task"], tree["method"]["name"]) == ("fewshot", "ridge")
+    assert "name" not in with_recipe("cifar10:smoke", {}, {})["method"]
+    other = {"task": "classifier"}
+    refused("is of task fewshot, not classifier", with_recipe, "fc100_5shot_metaoptnet", other, {})
