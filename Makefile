@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make lint | make format | make docs
+# make demo | make test | make test-all | make lint | make format | make docs | make bench
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs
+.PHONY: setup demo test test-all lint format docs bench
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -37,3 +37,7 @@ format: setup
 
 docs: setup
 	@$(BIN)/python docs/generate.py
+
+# On a machine with nothing else to do. `make bench BENCH=--quick` only shows that it runs.
+bench: setup
+	@for name in speed speed_profile speed_growth; do $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; done
