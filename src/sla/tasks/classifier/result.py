@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sla.classifier import Classifier
 from sla.factory import load
 from sla.progress import Progress
-from sla.runs.metrics import cautious_temperature
+from sla.runs.metrics import at_limit, cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
@@ -59,6 +59,9 @@ def _evaluate(trainer: Trainer, progress: Progress, checkpoint: str, weights: Pa
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
             }
+            if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
+                limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
+                progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
         scores[name] = outputs.scores(temperatures)
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
