@@ -6,6 +6,7 @@ row as in plain cross entropy, and exact. Only the factor of the backward pass i
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from sla.errors import InputError
 from sla.labels import MixedTarget, Target, shares, spread_classes
 
 LARGE = 1 << 22  # logits from which on the parts pay: below, plain cross entropy is as fast and holds 50 MB
-PARTS = 4  # of a batch, if they are not too small to be fast or larger than is of use
-LEAST_ROWS, MOST_ROWS = 64, 256  # of a part
+PARTS = 4  # of a batch, if they are not too small to be fast or larger than is of use; two at least
+LEAST_ROWS, MOST_ROWS = 128, 256  # of a part
 BLOCK = 4096  # labels of the head's gradient that are summed up at a time in half precision
 
 
@@ -55,10 +56,12 @@ def linear_cross_entropy(
     masses = [share if per_label is None else share * per_label[label] for label, share in parents]
     terms = [((1 - label_smoothing) * mass, label) for mass, (label, _) in zip(masses, parents, strict=True)]
     mass = torch.stack([each.sum() for each in masses]).sum()
-    device = input.device.type
-    compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+    device, compute = input.device.type, input.dtype
+    casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if casts:
+        compute = torch.get_autocast_dtype(device)
     how = (compute, torch.is_grad_enabled())
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(device, enabled=False) if casts else nullcontext():
         if shift is None:
             flat = [part for term in terms for part in term] + [None, None] * (2 - len(terms))
             loss = _Sum.apply(input, weight, bias, *flat, smooth, None, None, *how)
@@ -124,34 +127,40 @@ def _sum_and_gradients(
         for tensor, want in zip((features, weight, bias), wanted, strict=True)
     ]
     total = first.new_zeros(())
-    some = min(max(-(-rows // PARTS), LEAST_ROWS), MOST_ROWS, rows)
+    some = min(max(-(-rows // PARTS), min(LEAST_ROWS, -(-rows // 2))), MOST_ROWS)
     for start in range(0, rows, some):
         part = slice(start, start + some)
         terms = [(first_label[part, None], first[part, None])]
         if second is not None:
             terms.append((second_label[part, None], second[part, None]))
+        own = torch.ones_like(first[part]) if share is None else share[part]
         logits = F.linear(narrow[part], matrix, offset).to(wide)
         if shift is not None:
             logits.scatter_add_(1, terms[0][0], -shift[part, None])
-        logits.sub_(logits.amax(1, keepdim=True))
-        factor = torch.stack([mass for _, mass in terms]).sum(0)
-        loss = -torch.stack([mass * logits.gather(1, label) for label, mass in terms]).sum(0)
-        if smooth is not None:
-            own = torch.ones_like(factor) if share is None else share[part, None]
-            factor = factor + own * smooth.sum()
-            loss = loss - own * (logits @ smooth)[:, None]
-        exponentials = logits.exp_()
-        sums = exponentials.sum(1, keepdim=True)
-        total = total + (loss + factor * sums.log()).sum()
-        if not any(wanted):
-            continue
-        gradient = exponentials.mul_(factor / sums)
-        for label, mass in terms:
-            gradient.scatter_add_(1, label, -mass)
-        if smooth is not None:
-            gradient.addr_(own[:, 0], smooth, alpha=-1)
-        _add_products(made, part, gradient, narrow[part], matrix)
+        total = total + _differentiate_(logits, terms, smooth, own)
+        if any(wanted):
+            _add_products(made, part, logits, narrow[part], matrix)
+        del logits  # before the next part's are made
     return total, made
+
+
+def _differentiate_(
+    logits: Tensor, terms: list[tuple[Tensor, Tensor]], smooth: Tensor | None, own: Tensor
+) -> Tensor:
+    """The loss summed over some rows; in place of their logits, its gradient."""
+    logits.sub_(logits.amax(1, keepdim=True))
+    factor = torch.stack([mass for _, mass in terms]).sum(0)
+    loss = -torch.stack([mass * logits.gather(1, label) for label, mass in terms]).sum(0)
+    if smooth is not None:
+        factor = factor + own[:, None] * smooth.sum()
+        loss = loss - (own * (logits @ smooth))[:, None]
+    sums = logits.exp_().sum(1, keepdim=True)
+    logits.mul_(factor / sums)
+    for label, mass in terms:
+        logits.scatter_add_(1, label, -mass)
+    if smooth is not None:
+        logits.addr_(own, smooth, alpha=-1)
+    return (loss + factor * sums.log()).sum()
 
 
 def _add_products(

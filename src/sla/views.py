@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sla.errors import InputError, nearest
+from sla.labels import is_readable
 from sla.plugins import import_plugin, is_plugin_name
 
 CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
@@ -204,11 +205,14 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
         raise InputError("each image must be seen through at least one view, not (B, 0)")
     if index.is_floating_point() or index.dtype == torch.bool:
         raise InputError(f"view numbers must be whole numbers, not {index.dtype}")
-    # Values are checked only if that needs no synchronisation with the device.
-    if index.device.type == "cpu" and not torch.compiler.is_compiling():
-        for number in index.unique().tolist():
-            if not 0 <= number < len(views):
-                raise InputError(f"view {number} is out of range: {len(views)} views are 0..{len(views) - 1}")
+    if not is_readable(index):
+        # Which images have which view cannot be known without waiting for the device, or in a compiled graph:
+        # every view of every image is made, which costs little beside the network, and the wanted are taken.
+        rows = torch.arange(len(input), device=input.device).unsqueeze(1)
+        return views.stack(input)[rows, index.to(input.device)].flatten(0, 1)
+    for number in index.unique().tolist():
+        if not 0 <= number < len(views):
+            raise InputError(f"view {number} is out of range: {len(views)} views are 0..{len(views) - 1}")
     output = input.repeat_interleave(index.shape[1], 0)
     flat = index.flatten()
     for view in range(1, len(views)):

@@ -5,6 +5,7 @@ from torch import nn
 from sla.runs.ema import Average
 from sla.runs.metrics import (
     MetricsFile,
+    at_limit,
     balanced_accuracy,
     calibration_error,
     fit_temperature,
@@ -55,6 +56,27 @@ def test_the_temperature_is_the_one_of_best_likelihood(outputs):
     assert negative_log_likelihood(logits, targets) == pytest.approx(
         nn.functional.cross_entropy(logits, targets).item(), rel=1e-5
     )
+
+
+def golden_section(logits, targets):
+    """The search without shortcuts, every likelihood by torch's cross entropy."""
+    low, high, shrink = 1 / 20, 20.0, (5**0.5 - 1) / 2
+    while high - low > 1e-4 * low:
+        left, right = high - shrink * (high - low), low + shrink * (high - low)
+        a, b = (nn.functional.cross_entropy(logits.double() * x, targets) for x in (left, right))
+        low, high = (low, right) if a < b else (left, high)
+    return 2 / (low + high)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.05, 0.5, 3.0, 30.0, 1000.0])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 1.0])
+def test_the_temperature_is_that_of_a_search_without_shortcuts(scale, share):
+    torch.manual_seed(0)
+    logits = scale * torch.randn(60, 40)
+    targets = torch.where(torch.rand(60) < share, logits.argmax(1), torch.randint(0, 40, (60,)))
+    found = fit_temperature(logits, targets)
+    assert found == pytest.approx(golden_section(logits, targets), rel=1e-9)
+    assert at_limit(found) == (found < 0.0501 or found > 19.9)
 
 
 def test_the_average_by_hand():

@@ -74,7 +74,7 @@ class RandomResizedCrop:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C, size, size)."""
         uniform = draws.uniform("resized_crop", 2 * transforms.TRIES + 2)
-        boxes = transforms.random_boxes(uniform, aspect.cpu(), self.scale, self.ratio)
+        boxes = transforms.random_boxes(uniform.to(aspect.device), aspect, self.scale, self.ratio)
         return transforms.resized_crop(images, boxes.to(images.device), self.size)
 
 

@@ -149,8 +149,8 @@ def _autocontrast_table(images: Tensor) -> Tensor:
 def _equalize_table(images: Tensor) -> Tensor:
     """Levels spread so that each is about as frequent; by Pillow's integer rule."""
     pixels = images.flatten(2).flatten(0, 1)
-    starts = torch.arange(0, 256 * len(pixels), 256, device=images.device)[:, None]
-    counts = torch.bincount((pixels + starts).flatten(), minlength=256 * len(pixels)).view(-1, 256)
+    counts = torch.zeros(len(pixels), 256, dtype=torch.int64, device=images.device)
+    counts.scatter_add_(1, pixels.long(), torch.ones_like(pixels, dtype=torch.int64))  # bincount would wait
     last = counts.gather(1, pixels.amax(1, keepdim=True).long())
     step = (pixels.shape[1] - last) // 255
     below = counts.cumsum(1).sub_(counts)

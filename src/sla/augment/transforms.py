@@ -166,11 +166,12 @@ def color_jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     gets as its k-th, or -1 for none. Rounded to uint8 once, at the end.
     """
     _require_bytes(images)
-    factors, order = factors.to(images.device), order.to(images.device)
     factor = factors.gather(1, order.clamp(min=0))
     scale = torch.where((order >= 0) & (order != HUE), factor, 1.0)
     grey, mean = (1 - scale) * (order == SATURATION), (1 - scale) * (order == CONTRAST)
     shift = torch.where(order == HUE, factor, 0.0)
+    # Which images are turned is read where the draws were made, the CPU: no device waits for it.
+    scale, grey, mean = (parameter.to(images.device) for parameter in (scale, grey, mean))
     out = torch.empty_like(images)
     for part, result, *parameters in _parts(images, out, scale, grey, mean, shift):
         pixels = to_float(part)
@@ -178,7 +179,8 @@ def color_jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
             tone_(pixels, s, g, m)
             turned = turn.nonzero()[:, 0]
             if len(turned):
-                colors = shift_hue(pixels.index_select(0, turned), turn[turned])
+                turn, turned = turn[turned].to(images.device), turned.to(images.device)
+                colors = shift_hue(pixels.index_select(0, turned), turn)
                 pixels.index_copy_(0, turned, colors)
         result.copy_(_nearest(pixels.mul_(255)))
     return out

@@ -11,7 +11,7 @@ from sla.classifier import Classifier
 from sla.factory import load
 from sla.images.store import Dataset
 from sla.progress import Progress
-from sla.runs.metrics import cautious_temperature
+from sla.runs.metrics import at_limit, cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
@@ -73,6 +73,9 @@ def _evaluate(
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
             }
+            if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
+                limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
+                progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
         scores[name] = outputs.scores(temperatures)
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))

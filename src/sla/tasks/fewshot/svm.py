@@ -8,6 +8,7 @@ Its Hessian has a block for each class, and only the sums join the blocks: a New
 of S x S and one more, never one of S * way.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from sla.errors import InputError
+from sla.labels import is_readable
 from sla.tasks.fewshot.head import Head, one_hot
 
 DIAGONAL = 1.0  # added to the kernel
 TOLERANCE = 1e-12  # of the duality gap, a number of the problem; an episode that is there stays as it is
+PART = 1 << 18  # values of the systems of Newton's method that are solved at a time
 SHORT_OF_WALL = 0.99  # share of the way to the nearest wall that a step goes
 
 
@@ -55,7 +58,8 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Tensor, labels: Tensor, c: float, iterations: int) -> Tensor:
         kernel = kernel + DIAGONAL * torch.eye(kernel.shape[1], dtype=kernel.dtype, device=kernel.device)
-        solution, curvature = interior_point(kernel, labels, c, iterations)
+        parts = [interior_point(k, y, c, iterations) for k, y in _parts(labels, kernel, labels)]
+        solution, curvature = map(torch.cat, zip(*parts, strict=True))
         ctx.save_for_backward(kernel, solution, curvature)
         return solution
 
@@ -64,8 +68,20 @@ class _Solve(torch.autograd.Function):
         # Where dK moves the optimum: (K + D) da + d(nu) = -dK a and sum da = 0, the system of a Newton step.
         kernel, solution, curvature = ctx.saved_tensors  # type: ignore[attr-defined]
         (gradient,) = gradients
-        moved, _ = Newton(kernel, curvature).solve(gradient, torch.zeros_like(gradient[..., 0]))
+        moved = torch.cat(
+            [
+                Newton(own, bend).solve(pull, torch.zeros_like(pull[..., 0]))[0]
+                for own, bend, pull in _parts(solution, kernel, curvature, gradient)
+            ]
+        )
         return -moved @ solution.mT, None, None, None
+
+
+def _parts(labels: Tensor, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Some episodes at a time: on a CPU, systems that do not fit its cache cost more than a loop saves."""
+    episodes, count, way = labels.shape
+    some = max(PART // (way * count * count), 1) if labels.device.type == "cpu" else max(episodes, 1)
+    return zip(*(tensor.split(some) for tensor in tensors), strict=True)
 
 
 def interior_point(kernel: Tensor, labels: Tensor, c: float, iterations: int) -> tuple[Tensor, Tensor]:
@@ -80,7 +96,7 @@ def interior_point(kernel: Tensor, labels: Tensor, c: float, iterations: int) ->
     for _ in range(iterations):
         gap = (slack * wall).mean((1, 2))
         going = gap > TOLERANCE
-        if not going.any():
+        if is_readable(going) and not going.any():  # a device would have to wait for it; the rest is no-ops
             break
         newton = Newton(kernel, wall / slack)
         rest = labels - kernel @ a - wall - balance.unsqueeze(2)
