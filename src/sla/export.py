@@ -87,6 +87,8 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
+    if inference == "anytime":
+        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
     channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")

@@ -104,6 +104,10 @@ class Method:
         """Class logits (B, N) from features (B, D) of unchanged images, for inference in one pass."""
         return heads["plain"](features)
 
+    def classify_view(self, heads: nn.ModuleDict, features: Tensor, view: int) -> Tensor:
+        """Class logits (B, N) from features (B, D) of one view; their mean over the views is `aggregate`."""
+        return heads["plain"](features)
+
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """Class logits (B, N) from features (B*M, D) of all views."""
         return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), average)
@@ -336,6 +340,10 @@ class SLA(Method):
         if inference == "distilled":
             return heads["plain"](features)
         return heads["joint"].block(features, 0)  # type: ignore[operator]
+
+    def classify_view(self, heads: nn.ModuleDict, features: Tensor, view: int) -> Tensor:
+        """The view's own block of the joint head."""
+        return heads["joint"].block(features, view)  # type: ignore[operator]
 
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """The average of each view's own block; the other blocks are computed only for the marginal."""
