@@ -18,7 +18,18 @@ from PIL import Image
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "sla"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-CORE = ("views", "labels", "heads", "criteria", "imbalance", "losses", "methods", "inference", "classifier")
+CORE = (
+    "views",
+    "labels",
+    "heads",
+    "criteria",
+    "imbalance",
+    "losses",
+    "methods",
+    "inference",
+    "anytime",
+    "classifier",
+)
 MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, beside itself and errors
     "errors": set(),
     "progress": set(),
