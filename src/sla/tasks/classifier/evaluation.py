@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sla.accelerate import Engine
 from sla.anytime import AnytimeRule, settle
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
@@ -83,33 +84,37 @@ def infer(
     *,
     inferences: tuple[str, ...] | None = None,
     by_view: bool = False,
+    fast: bool = False,
     **passing: Any,
 ) -> Outputs:
     """The class logits of a whole dataset; all kinds share one pass over the views unless some are named.
 
-    `by_view`: also the class logits of every view, if the model aggregates view by view. `passing`:
-    batch_size, workers, progress and what, as `iterate_eval` has them.
+    `by_view`: also the class logits of every view, if the model aggregates view by view. `fast`: by the
+    fastest copy of the model, whose logits differ by rounding. `passing`: batch_size, workers, progress and
+    what, as `iterate_eval` has them.
     """
     found: dict[str, list[Tensor]] = {inference: [] for inference in inferences or model.inferences}
     keys, views, parts = [np.empty(0, np.uint64)], list[Tensor](), list[Tensor]()
     each = len(model.method.views) * model.num_classes * 4 * len(dataset) // MOST_BYTES + 1
-    by_view = by_view and model.aggregates_by_view
+    aggregates, by_view = "aggregated" in model.method.inferences, by_view and model.aggregates_by_view
+    engine = Engine(model, len(dataset), fast)
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         keys.append(content_keys(batch.images))
-        if inferences is None:
-            aggregates = "aggregated" in model.method.inferences
-            features = model.view_features(images) if aggregates else model.features(images)
-            logits = model.logits_of_features(features)
-            if model.anytime_rule is not None and "anytime" in logits:
-                views.append(settle(model.view_logits(features), model.anytime_rule).views.cpu())
-            if by_view:
-                parts.append(model.view_logits(features)[batch.indices % each == 0].float().cpu())
-        else:
-            logits = {name: model.logits(images, name) for name in inferences if name != "anytime"}
-            if "anytime" in inferences:
-                logits["anytime"], taken = model.anytime(images)
-                views.append(taken.cpu())
+        with engine.on(images) as used:
+            if inferences is not None:
+                logits = {name: used.logits(images, name) for name in inferences if name != "anytime"}
+                if "anytime" in inferences:
+                    logits["anytime"], taken = used.anytime(images)
+                    views.append(taken.cpu())
+            else:
+                features = used.view_features(images) if aggregates else used.features(images)
+                logits = used.logits_of_features(features)
+                if by_view or "anytime" in logits:
+                    own = used.view_logits(features)
+                    parts += [own[batch.indices % each == 0].float().cpu()] if by_view else []
+                    rule = model.anytime_rule
+                    views += [] if rule is None else [settle(own, rule).views.cpu()]
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
     logits = {inference: _finite(torch.cat(values), inference) for inference, values in found.items()}

@@ -14,7 +14,6 @@ from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
-from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
@@ -96,7 +95,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
         try:
             outputs = infer(
-                self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,)
+                self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,), fast=True
             )
         except BadImageError as error:
             raise BadImageError(error.path, error.reason, SKIP_HINT) from None
@@ -150,7 +149,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
         dataset = same_classes(dataset, self.classes)
-        return infer(self.model, dataset, self.pipeline, progress=progress, **options)
+        return infer(self.model, dataset, self.pipeline, progress=progress, fast=True, **options)
 
     def outputs(
         self,
@@ -300,6 +299,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
+        from sla.datasets.load import load  # predicting needs no catalogue
+
         own = self.config.data
         if data is None and self.splits is not None:
             return self.splits
