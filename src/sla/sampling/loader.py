@@ -108,7 +108,8 @@ class EvalLoader:
     """The whole dataset once, in order; the last batch may be short.
 
     Without workers, image files are decoded by threads, ahead of their use. Rank r of W reads the r-th of W
-    contiguous shares: joined in the order of ranks they are the dataset, without repetition. Draws depend on an image's place in the dataset, not on the batch size.
+    contiguous shares: joined in the order of ranks they are the dataset, without repetition. Draws depend on
+    an image's place in the dataset, not on the batch size.
     """
 
     def __init__(
