@@ -4,7 +4,7 @@
 
 ResNet-8, SLA, eager, channels_last; one of the four grows, the others stay. Rounds take every size in turn
 and the median counts. Memory is what a step holds at its highest beyond what was there before it, from the
-system's record of the process (Linux); memory is not kept, so that each step takes what it needs. The exponent
+system's record of the process (Linux); memory is not kept: each step takes what it needs. The exponent
 is the slope of a line through the logarithms of all sizes, and that of the largest half. Writes
 results/speed_growth.csv, docs/images/speed_growth.png and the table in docs/speed.md. About three minutes on
 two cores.

@@ -49,6 +49,7 @@ _HOME = {
     "plugins": ("allow",),
     "progress": ("Progress",),
     "inference": ("aggregate_views", "average_views", "select_view"),
+    "anytime": ("AnytimeRule",),
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
     "backbones": ("create_backbone", "list_backbones"),
@@ -63,6 +64,7 @@ __all__ = ["__version__", *_MODULE_OF]
 
 if TYPE_CHECKING:
     from sla.allocator import keep_memory
+    from sla.anytime import AnytimeRule
     from sla.backbones import create_backbone, list_backbones
     from sla.classifier import Classifier, Prediction
     from sla.criteria import CrossEntropy, cross_entropy

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sla.anytime import AnytimeRule, Settled, classify_until_settled, settle
 from sla.errors import InputError, SLAWarning
 from sla.heads import JointHead, is_whole
 from sla.inference import check_average, check_inference
@@ -58,11 +59,27 @@ class Classifier(nn.Module):
         self.spec: dict[str, Any] = {}  # how to rebuild the backbone, if it has a name
         self.class_names: list[str] | None = None
         self.about: dict[str, Any] = {}  # further data from the file it was loaded from
+        self.anytime_rule: AnytimeRule | None = None  # calibrated on held-out images
         self._warned = False
         self._check_class_weights()
         self.heads = method.build_heads(width, self.num_classes)
         # A criterion with tensors (class weights) moves to a device with the model.
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
+
+    @property
+    def inferences(self) -> tuple[str, ...]:
+        """Those of the method; after aggregated, anytime if there is a rule for it."""
+        found = list(self.method.inferences)
+        if self.anytime_rule is not None and "aggregated" in found:
+            found.insert(found.index("aggregated") + 1, "anytime")
+        return tuple(found)
+
+    @property
+    def aggregates_by_view(self) -> bool:
+        """Whether aggregation is an average of what each view says alone, as anytime inference needs it."""
+        kind = type(self.method)
+        own = kind.aggregate is not Method.aggregate and kind.classify_view is Method.classify_view
+        return "aggregated" in self.method.inferences and not own
 
     @property
     def best_inference(self) -> str:
@@ -122,31 +139,70 @@ class Classifier(nn.Module):
 
     @renamed_arguments(how="inference", mean="average")
     def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
-        """Class logits (B, N); `inference` is single, aggregated or distilled (default: best in one pass).
+        """Class logits (B, N); `inference` is one of `inferences` (default: best in one pass).
 
         `average` is what aggregation averages: logits, probabilities, or the marginal over views.
         """
         inference = inference or self.best_inference
-        check_inference(inference, self.method.inferences)
+        check_inference(inference, self.inferences)
         check_average(average)
+        if inference == "anytime":
+            if average != "logits":
+                raise InputError(f"anytime inference averages logits, not {average}")
+            return self.anytime(input).logits
         if inference != "aggregated":
             return self.method.classify(self.heads, self.features(input), inference)
-        return self.method.aggregate(self.heads, self.features(self.method.expand(input)), average)
+        return self.method.aggregate(self.heads, self.view_features(input), average)
+
+    def anytime(self, input: Tensor) -> Settled:
+        """Class logits (B, N) from as many views as each image needs, and their numbers (B,).
+
+        A rule that takes all views gives exactly the aggregated logits.
+        """
+        check_inference("anytime", self.inferences)
+        rule = self.anytime_rule
+        assert rule is not None
+        if rule.takes_all:
+            logits = self.logits(input, "aggregated")
+            return Settled(logits, torch.full((len(logits),), len(rule.order), device=logits.device))
+        if not input.shape[0]:
+            return settle(self.view_logits(self.view_features(input)), rule)
+
+        def classify(images: Tensor, view: int) -> Tensor:
+            seen = self.method.views.apply(images, view)
+            return self.method.classify_view(self.heads, self.features(seen), view)
+
+        return classify_until_settled(classify, input, rule)
+
+    def view_features(self, input: Tensor) -> Tensor:
+        """Features of all views, interleaved: (B, ...) -> (B*M, D)."""
+        return self.features(self.method.expand(input))
+
+    def view_logits(self, features: Tensor) -> Tensor:
+        """Class logits of each view from the features of all views, interleaved: (B*M, D) -> (B, M, N)."""
+        count = len(self.method.views)
+        found = [self.method.classify_view(self.heads, features[j::count], j) for j in range(count)]
+        return torch.stack(found, 1)
 
     def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
-        """Class logits (B, N) for every kind of inference of the method, with one pass per view."""
-        kinds, num_views = self.method.inferences, len(self.method.views)
-        if "aggregated" not in kinds:
-            features = self.features(input)
-            return {inference: self.method.classify(self.heads, features, inference) for inference in kinds}
-        features = self.features(self.method.expand(input))
-        plain = features[: input.shape[0] * num_views : num_views]
-        return {
-            inference: self.method.aggregate(self.heads, features, "logits")
-            if inference == "aggregated"
-            else self.method.classify(self.heads, plain, inference)
-            for inference in kinds
-        }
+        """Class logits (B, N) for every kind of inference of the model, with one pass per view."""
+        aggregates = "aggregated" in self.method.inferences
+        return self.logits_of_features(self.view_features(input) if aggregates else self.features(input))
+
+    def logits_of_features(self, features: Tensor) -> dict[str, Tensor]:
+        """The same from `view_features` (B*M, D), or from features (B, D) if no inference aggregates."""
+        kinds = self.inferences
+        num_views = len(self.method.views) if "aggregated" in kinds else 1
+        plain, found = features[::num_views], {}
+        for inference in kinds:
+            if inference == "aggregated":
+                found[inference] = self.method.aggregate(self.heads, features, "logits")
+            elif inference == "anytime":
+                assert self.anytime_rule is not None
+                found[inference] = settle(self.view_logits(features), self.anytime_rule).logits
+            else:
+                found[inference] = self.method.classify(self.heads, plain, inference)
+        return found
 
     @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()

@@ -87,14 +87,16 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
+    if inference == "anytime":
+        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
     channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
-    onnxruntime = _packages()
+    onnxruntime = import_onnxruntime()
     what = "pictures" if preprocessing else "normalised images"
     progress.message(f"converting: {inference} inference, {what} in")
     module = _Inference(run, inference, preprocessing).cpu().eval()
-    data = _convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
+    data = convert(module, _example(run, preprocessing), describe(run, inference, preprocessing))
     dataset, what = _images_to_check(run)
     progress.message(f"comparing with the run on {len(dataset):,} {what}")
     options = onnxruntime.SessionOptions()
@@ -165,7 +167,7 @@ def _example(run: _Run, preprocessing: bool) -> Tensor:
     return torch.zeros(3, seen.channels, seen.resolution, seen.resolution)
 
 
-def _packages() -> Any:
+def import_onnxruntime() -> Any:
     """The module onnxruntime, kept from reporting to its maker; what torch's exporter needs is there too."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # counts only before the first import
     try:
@@ -177,7 +179,7 @@ def _packages() -> Any:
     return onnxruntime
 
 
-def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> bytes:
+def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> bytes:
     """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
     free = ("batch", "height", "width") if example.dtype == torch.uint8 else ("batch",)
     shape = {place: torch.export.Dim(name) for place, name in enumerate(free)}
@@ -188,7 +190,7 @@ def _convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> by
             (example,),
             input_names=["images"],
             output_names=["probabilities"],
-            dynamic_shapes={"images": shape},
+            dynamic_shapes=(shape,),
             dynamo=True,
             verbose=False,
         )

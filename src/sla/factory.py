@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sla.anytime import AnytimeRule
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
@@ -69,6 +70,8 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
         "classes": model.class_names,
         "about": about,
     }
+    if model.anytime_rule is not None:
+        described["anytime"] = model.anytime_rule.to_dict()
     # What a criterion learns is for training alone: checkpoints keep it in their state.
     tensors = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
     write_model_file(Path(path), tensors, described)
@@ -85,6 +88,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
         # `save` never writes `pretrained`: a file that has it could make us download something.
         options = {key: value for key, value in described["options"].items() if key != "pretrained"}
         model = create(described["backbone"], described["num_classes"], method, **options)
+        if "anytime" in described:
+            model.anytime_rule = AnytimeRule.from_dict(described["anytime"])
     except MissingExtraError:
         raise
     except InputError as error:

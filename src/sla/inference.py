@@ -9,7 +9,12 @@ from sla.errors import InputError, nearest
 from sla.labels import by_view, check_num_views
 from sla.renamed import renamed_arguments
 
-INFERENCES = ("single", "aggregated", "distilled")  # of the built-in methods; your own may add others
+INFERENCES = (
+    "single",
+    "aggregated",
+    "anytime",
+    "distilled",
+)  # of the built-in methods; your own may add others
 AVERAGES = ("logits", "probabilities", "marginal")
 
 
@@ -73,6 +78,11 @@ def check_inference(inference: str, available: tuple[str, ...]) -> None:
     """Raise an error for an inference that is unknown or that this model was not trained for."""
     if inference in available:
         return
+    if inference == "anytime" and "aggregated" in available:
+        raise InputError(
+            "this model has no anytime rule: one is calibrated on held-out images (docs/anytime.md); "
+            f"it has {', '.join(available)} inference"
+        )
     if inference in INFERENCES:
         raise InputError(f"this model has no {inference} inference: its method gives {', '.join(available)}")
     raise InputError(f"unknown inference {inference!r}{nearest(inference, available)}")

@@ -92,6 +92,15 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(2 * tail / 2**changes, 1.0)
 
 
+def at_most(hits: int, count: int, probability: float) -> float:
+    """The binomial probability of `hits` or fewer out of `count`: a one-sided exact p-value."""
+    if not 0 < probability < 1:
+        return 1.0 if probability <= 0 or hits >= count else 0.0
+    log, log_not = math.log(probability), math.log1p(-probability)
+    ways = (math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1))
+    return min(sum(math.exp(w + k * log + (count - k) * log_not) for k, w in enumerate(ways)), 1.0)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm: the significance level holds for all the tests together."""
     adjusted, largest = [0.0] * len(p_values), 0.0

@@ -29,6 +29,8 @@ CORE = (
     "inference",
     "classifier",
     "linear_loss",
+    "anytime",
+    "classifier",
 )
 MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, beside itself and errors
     "errors": set(),
@@ -54,8 +56,9 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "data": {"datasets", "renamed"},  # old places of names, as training is
     "training": {"renamed"},
 }
+MAY_IMPORT["accelerate"] = {"core", "export"}
 MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file"}
-MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "export", "factory", "plugins", "stats"}
+MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "accelerate", "export", "factory", "plugins", "stats"}
 MAY_IMPORT["session"] = {"disk", "images", "plugins", "progress", "runs", "tasks"}
 MAY_IMPORT["compare"] = {"core", "disk", "images", "progress", "runs", "stats", "tasks"}
 MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}

@@ -21,7 +21,7 @@ from sla.session import fit, open_run, train
 from sla.tasks import registry
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.plan import make_plan
-from sla.tasks.classifier.result import record_scores
+from sla.tasks.classifier.record import record_run
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.task import Task
@@ -120,7 +120,7 @@ class StopAtCall(Progress):
 def task(monkeypatch):
     """The stages of a task that is registered for the test."""
     builder = Builder()
-    made = Task("twice", TwiceConfig, TwiceRun, make_plan, builder.stages, make_result, record_scores)
+    made = Task("twice", TwiceConfig, TwiceRun, make_plan, builder.stages, make_result, record_run)
     monkeypatch.setitem(registry.TASKS, "twice", made)
     return builder
 

@@ -314,3 +314,27 @@ def test_settings_that_cannot_be_are_refused():
     refused("batch size must be at least 1, not 0", EvalLoader, dataset, 0)
     refused("number of workers cannot be -1", EvalLoader, dataset, 1, workers=-1)
     refused("the dataset has no images", EvalLoader, dataset.subset([]), 4)
+
+
+def test_files_are_decoded_ahead_in_order_and_an_error_is_raised_in_its_place(tmp_path):
+    """Without workers, by threads: the same batches as reading one image after the other."""
+    from PIL import Image
+
+    from sla.images.decode import BadImageError
+    from sla.images.files import FileImages
+
+    draw = np.random.default_rng(0)
+    for number in range(37):
+        Image.fromarray(draw.integers(0, 256, (5, 4, 3), np.uint8)).save(tmp_path / f"{number:02d}.png")
+    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    dataset = Dataset(FileImages(paths, (4, 4)), np.arange(37), tuple(map(str, range(37))))
+    batches = list(EvalLoader(dataset, 10))
+    whole = dataset.read(np.arange(37))
+    assert [len(batch.images) for batch in batches] == [10, 10, 10, 7]
+    assert torch.equal(torch.cat([batch.images for batch in batches]), whole.images)
+    assert torch.equal(torch.cat([batch.aspect for batch in batches]), whole.aspect)
+    (tmp_path / "25.png").write_bytes(b"no picture")
+    loaded = iter(EvalLoader(dataset, 10))
+    assert [len(next(loaded).images) for _ in range(2)] == [10, 10]
+    with pytest.raises(BadImageError, match=r"25\.png"):
+        next(loaded)

@@ -45,12 +45,12 @@ class SameConv2d(nn.Conv2d):
         """(B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         if stride == 1:
-            return F.conv2d(input, self.weight, padding=kernel // 2, groups=self.groups)
+            return F.conv2d(input, self.weight, self.bias, padding=kernel // 2, groups=self.groups)
         padding: list[int] = []
         for size in (input.shape[3], input.shape[2]):
             total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
             padding += [total // 2, total - total // 2]
-        return F.conv2d(F.pad(input, padding), self.weight, stride=stride, groups=self.groups)
+        return F.conv2d(F.pad(input, padding), self.weight, self.bias, stride, groups=self.groups)
 
 
 class InvertedResidual(nn.Module):

@@ -1,11 +1,13 @@
-"""`sla evaluate`: single, aggregated and distilled inference, flips, ten-crop, ensembles."""
+"""`sla evaluate`: single, aggregated, anytime and distilled inference, flips, ten-crop, ensembles."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.predict import Agreement, choose_agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
@@ -21,11 +23,14 @@ def evaluate(
     ],
     inference: Annotated[
         str | None,
-        typer.Option(help="single, aggregated, distilled, flips, ten-crop or ensemble. Default: all."),
+        typer.Option(
+            help="single, aggregated, anytime, distilled, flips, ten-crop or ensemble. Default: all."
+        ),
     ] = None,
+    agreement: Agreement = None,
     members: Annotated[
         str | None,
-        typer.Option(help="Ensemble members: single, aggregated or distilled. Default: each run's best."),
+        typer.Option(help="Ensemble members: a kind of inference. Default: each run's best."),
     ] = None,
     checkpoint: Checkpoint = "last",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 128,
@@ -34,7 +39,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Measure accuracy, calibration error and time for single, aggregated and distilled inference.
+    """Measure accuracy, calibration error and time for each kind of inference.
 
     Accuracy is top 1, top 5, and balanced: the mean over classes.
     """
@@ -59,6 +64,7 @@ def evaluate(
         if inference == "ensemble":
             count, found = _together(runs, data, members, on_bad_image, progress, options)
         else:
+            choose_agreement(runs[0], inference, agreement, progress)
             count, found = _alone(runs[0], data, inference, on_bad_image, progress, options)
     if json_:
         print(
@@ -70,6 +76,8 @@ def evaluate(
     print(f"{count:,} {_kind_of_images(runs[0], data)}, {checkpoint} checkpoint")
     if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
+    if "anytime" in found:
+        print(_about_anytime(runs[0], found["anytime"]))
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
     print_table(
         header,
@@ -103,6 +111,18 @@ def _kind_of_images(run: "Run", data: str | None) -> str:
     return "images" if not images else "test images" if images.get("test") else "held-out images"
 
 
+def _about_anytime(run: "Run", scores: dict[str, float]) -> str:
+    rule = run.model.anytime_rule
+    assert rule is not None
+    flips = ""
+    if "flips" in scores:
+        flips = f"; {scores['flips']:,} answers differ from aggregated inference"
+    return (
+        f"anytime: {scores['views']:.2f} of {len(rule.order)} views per image{flips}; calibrated on "
+        f"{rule.images:,} held-out images to agree on {100 * rule.agreement:g}%"
+    )
+
+
 def _alone(
     run: "Run",
     data: str | None,
@@ -111,19 +131,23 @@ def _alone(
     progress: "Progress",
     options: dict[str, Any],
 ) -> tuple[int, Scores]:
-    dataset, found = run.dataset(data, on_bad_image, progress), {}
+    dataset, found, all_views = run.dataset(data, on_bad_image, progress), {}, {}
     averaged = {"ten-crop": run.ten_crop, "flips": run.flips}
-    for kind in run.model.method.inferences if inference is None else (inference,):
+    for kind in run.model.inferences if inference is None else (inference,):
         start, passing = time.monotonic(), {"progress": progress, "what": f"{kind} inference", **options}
         if kind in averaged:
             outputs = averaged[kind](dataset, **passing)
         else:
             outputs = run.evaluate(dataset, inferences=(kind,), **passing)
         # Ten crops of an image are as confident as the one that the temperature was fitted for.
-        fitted = run.temperatures | dict.fromkeys(
-            averaged, run.temperatures.get(run.model.best_inference, 1.0)
-        )
-        found[kind] = outputs.scores(fitted)[kind] | _pace(start, len(dataset))
+        plain = run.temperatures.get(run.model.best_inference, 1.0)
+        fitted = run.temperatures | dict.fromkeys(averaged, plain)
+        pace = _pace(start, len(dataset))
+        if kind == "aggregated":
+            all_views = outputs.logits
+        if kind == "anytime":
+            outputs = replace(outputs, logits=all_views | outputs.logits)
+        found[kind] = outputs.scores(fitted)[kind] | pace
     return len(dataset), found
 
 

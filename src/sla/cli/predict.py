@@ -14,11 +14,20 @@ from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sla.progress import Progress
+    from sla.tasks.classifier.run import Run
+
+Agreement = Annotated[
+    float | None,
+    typer.Option(help="Share of images on which anytime agrees with aggregated inference. Default: 0.99."),
+]
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     inference: Inference = None,
+    agreement: Agreement = None,
     checkpoint: Checkpoint = "last",
     on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
@@ -32,9 +41,26 @@ def predict(
 
     form = choose_form(json_, csv_)
     opened, paths = Run(run, checkpoint), find_pictures(files)
+    inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
     print_answers(paths, opened.predict(paths, inference).probabilities, opened.classes, top, form)
+
+
+def choose_agreement(
+    run: "Run", inference: str | None, agreement: float | None, progress: "Progress | None" = None
+) -> str | None:
+    """The kind of inference: anytime if an agreement is asked for; the run then uses that rule."""
+    from sla.anytime import AGREEMENT
+    from sla.errors import InputError
+    from sla.progress import QUIET
+
+    if agreement is not None and inference not in (None, "anytime"):
+        raise InputError(f"--agreement is for anytime inference, not {inference}")
+    if agreement is None and inference != "anytime":
+        return inference
+    run.use_agreement(agreement or AGREEMENT, progress or QUIET)
+    return "anytime"
 
 
 def choose_form(as_json: bool, as_csv: bool) -> str:

@@ -37,7 +37,7 @@ def evaluate_ensemble(
         raise InputError("an ensemble has each run once: the same folder is named twice")
     for run in runs:
         check_labels(first, run)
-        check_inference(inference or run.model.method.headline, run.model.method.inferences)
+        check_inference(inference or run.model.method.headline, run.model.inferences)
     shared = SharedImages(runs, data, on_bad_image, progress)
     if shared.notes:
         warnings.warn(" ".join(shared.notes), SLAWarning)

@@ -25,7 +25,7 @@ def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> t
         run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
         kind = kind or inference or run.model.method.headline
         try:
-            check_inference(kind, run.model.method.inferences)
+            check_inference(kind, run.model.inferences)
         except InputError as error:
             raise InputError(f"{shown(folder)}: {error}; a kind for one run alone is RUN:INFERENCE") from None
         if (run, kind) in zip(runs, kinds, strict=True):

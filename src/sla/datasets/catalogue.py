@@ -44,7 +44,8 @@ def register(entry: Entry, read: Callable[[Path], Any] | None = None, marks: Seq
 def read_catalogue(path: Path) -> list[Entry]:
     """The entries of a catalogue file; what is wrong is one line with the file, the entry and the field."""
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
+        held = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     except OSError as error:
         raise InputError(f"{shown(path)}: {reason(error)}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -94,6 +94,10 @@ class Method:
         """Class logits (B, N) from features (B, D) of unchanged images, for inference in one pass."""
         return heads["plain"](features)
 
+    def classify_view(self, heads: nn.ModuleDict, features: Tensor, view: int) -> Tensor:
+        """Class logits (B, N) from features (B, D) of one view; their mean over the views is `aggregate`."""
+        return heads["plain"](features)
+
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """Class logits (B, N) from features (B*M, D) of all views."""
         return average_views(heads["plain"](features).unflatten(0, (-1, len(self.views))), average)

@@ -220,6 +220,10 @@ class SLA(Method):
             return heads["plain"](features)
         return heads["joint"].block(features, 0)  # type: ignore[operator]
 
+    def classify_view(self, heads: nn.ModuleDict, features: Tensor, view: int) -> Tensor:
+        """The view's own block of the joint head."""
+        return heads["joint"].block(features, view)  # type: ignore[operator]
+
     def aggregate(self, heads: nn.ModuleDict, features: Tensor, average: str) -> Tensor:
         """The average of each view's own block; the other blocks are computed only for the marginal."""
         if average == "marginal":

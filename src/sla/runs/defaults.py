@@ -1,4 +1,7 @@
-"""Defaults of a configuration that every task chooses the same way."""
+"""Defaults of a configuration that every task chooses the same way.
+
+The catalogue of datasets is imported where it is needed: opening a run to predict does without.
+"""
 
 import warnings
 from pathlib import Path
@@ -8,10 +11,6 @@ import torch
 
 from sla.augment.pipelines import find_contradictions, read_policies
 from sla.backbones import check_backbone, find_weights
-from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.folder import choose_size
-from sla.datasets.load import load
-from sla.datasets.scan import open_index
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
 from sla.runs.config import TrainingConfig
@@ -38,6 +37,8 @@ def override(config: Tree, part: str, **values: Any) -> Tree:
 
 def with_absolute_paths(config: Tree) -> Tree:
     """The configuration with absolute paths of data and weights, so that it means the same from anywhere."""
+    from sla.datasets.catalogue import CATALOGUE
+
     source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
     if config.data.source and config.data.source not in CATALOGUE and source.exists():
         config = override(config, "data", source=str(source.absolute()))
@@ -48,6 +49,8 @@ def with_absolute_paths(config: Tree) -> Tree:
 
 def same_source(one: str, other: str) -> bool:
     """Whether two names of data mean the same, however a path is written."""
+    from sla.datasets.catalogue import CATALOGUE
+
     if one == other or one in CATALOGUE or other in CATALOGUE:
         return one == other
     return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
@@ -89,6 +92,11 @@ def has_pretrained(backbone: str = "efficientnet_lite0") -> bool:
 
 def native_size(source: str) -> int:
     """Pixels a side of the pictures, by the catalogue or by a sample of the files."""
+    from sla.datasets.catalogue import CATALOGUE
+    from sla.datasets.folder import choose_size
+    from sla.datasets.load import load
+    from sla.datasets.scan import open_index
+
     if source in CATALOGUE:
         return max(CATALOGUE[source].shape[1:])
     path = Path(source).expanduser()

@@ -4,7 +4,9 @@ import contextlib
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from types import TracebackType
@@ -16,11 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sla.errors import InputError, SLAError, nearest
+from sla.images.files import MAX_THREADS, available_cores
 from sla.images.store import ArrayImages, Dataset, Pixels
 from sla.sampling.draws import Draws, generator, seed_of
 from sla.sampling.episodes import Episodes
 
 SAMPLINGS = ("epochs", "random")
+AHEAD, PART = 2, 8  # batches decoded ahead by threads, and images that a thread takes at a time
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,9 @@ class TrainLoader(_Loader):
 class EvalLoader(_Loader):
     """The whole dataset once, in order; the last batch may be short.
 
-    Rank r of W reads the r-th of W contiguous shares: joined in the order of ranks they are the dataset,
-    without repetition. Draws depend on an image's place in the dataset, not on the batch size.
+    Without workers, image files are decoded by threads, ahead of their use. Rank r of W reads the r-th of W
+    contiguous shares: joined in the order of ranks they are the dataset, without repetition. Draws depend on
+    an image's place in the dataset, not on the batch size.
     """
 
     def __init__(
@@ -216,9 +221,13 @@ def _check(dataset: Dataset, batch_size: int, rank: int, world_size: int, worker
 
 
 def _batches(
-    dataset: Dataset, requests: Iterable[_Request], workers: int, device: torch.device
+    dataset: Dataset, requests: Iterable[_Request], workers: int, device: torch.device, ahead: bool = False
 ) -> Iterator[Batch]:
-    for (step, indices, draws), pixels in _read(dataset, requests, workers, pin=device.type == "cuda"):
+    if ahead and not workers and not dataset.images.in_memory:
+        found = _read_ahead(dataset, requests)
+    else:
+        found = _read(dataset, requests, workers, pin=device.type == "cuda")
+    for (step, indices, draws), pixels in found:
         targets = torch.from_numpy(dataset.targets[indices])
         images, aspect, targets = (part.to(device, non_blocking=True) for part in (*pixels, targets))
         yield Batch(images, aspect, targets, torch.from_numpy(indices), step, draws)
@@ -256,6 +265,29 @@ def _read(
         raise SLAError(f"a worker process that reads images was killed; {reason}") from None
     finally:
         _end_workers(iterator)  # now, not at garbage collection
+
+
+def _read_ahead(dataset: Dataset, requests: Iterable[_Request]) -> Iterator[tuple[_Request, Pixels]]:
+    """The same in threads: while a batch is used, the next ones are decoded, a few images at a time."""
+    pool = ThreadPoolExecutor(min(available_cores(), MAX_THREADS))
+    pending = deque[tuple[_Request, list[Future[Pixels]]]]()
+
+    def finished() -> tuple[_Request, Pixels]:
+        request, parts = pending.popleft()
+        found = [part.result() for part in parts]
+        return request, Pixels(*(torch.cat(values) for values in zip(*found, strict=True)))
+
+    try:
+        for request in requests:
+            places = range(0, len(request.indices), PART)
+            parts = [pool.submit(dataset.read, request.indices[start : start + PART]) for start in places]
+            pending.append((request, parts))
+            if len(pending) > AHEAD:
+                yield finished()
+        while pending:
+            yield finished()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _end_workers(iterator: Any) -> None:

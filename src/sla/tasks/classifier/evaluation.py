@@ -1,13 +1,15 @@
 """Every kind of inference over a dataset, side by side."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sla.accelerate import Engine
+from sla.anytime import AnytimeRule, settle
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.errors import SLAError
@@ -22,23 +24,31 @@ from sla.runs.metrics import (
     top_k_accuracy,
 )
 from sla.sampling.draws import Draws
+from sla.tasks.classifier.anytime import MOST_BYTES, calibrate
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """Class logits (n, N) by inference, classes (n,), and the images' content keys (n,), on the CPU."""
+    """Class logits (n, N) by inference, classes (n,), and the images' content keys (n,), on the CPU.
+
+    `views` (n,) is how many views anytime inference took of each image. `by_view` (m, M, N) has the class
+    logits of every view, for all images or, where that would be too large, for every n-th.
+    """
 
     logits: dict[str, Tensor]
     targets: Tensor
     keys: np.ndarray | None = None
+    views: Tensor | None = None
+    by_view: Tensor | None = None
 
     def scores(self, temperatures: dict[str, float] | None = None) -> dict[str, dict[str, float]]:
         """For each kind: top1, top5, balanced (the mean over classes) and ece in percent, and nll.
 
-        The last two are calibrated where a temperature is given.
+        The last two are calibrated where a temperature is given. Anytime inference also has the mean number
+        of `views`, and `flips`: how many answers differ from those of aggregation, where that is known.
         """
         temperatures = temperatures or {}
-        return {
+        found = {
             inference: {
                 "top1": top_k_accuracy(logits, self.targets),
                 "top5": top_k_accuracy(logits, self.targets, 5),
@@ -48,6 +58,23 @@ class Outputs:
             }
             for inference, logits in self.logits.items()
         }
+        if "anytime" in found and self.views is not None:
+            found["anytime"]["views"] = self.views.double().mean().item()
+        if {"anytime", "aggregated"} <= found.keys():
+            found["anytime"]["flips"] = self.flips
+        return found
+
+    @property
+    def flips(self) -> int:
+        """How many answers of anytime inference differ from those of aggregation."""
+        return int((self.logits["anytime"].argmax(1) != self.logits["aggregated"].argmax(1)).sum())
+
+    def add_anytime(self, rule: AnytimeRule) -> "Outputs":
+        """With what a rule answers, from the class logits of every view; the same where those are not all."""
+        if self.by_view is None or len(self.by_view) != len(self.targets):
+            return self
+        settled = settle(self.by_view, rule)
+        return replace(self, logits=self.logits | {"anytime": settled.logits}, views=settled.views)
 
 
 @torch.inference_mode()
@@ -57,25 +84,59 @@ def infer(
     pipeline: Pipeline,
     *,
     inferences: tuple[str, ...] | None = None,
+    by_view: bool = False,
+    fast: bool = False,
     **passing: Any,
 ) -> Outputs:
     """The class logits of a whole dataset; all kinds share one pass over the views unless some are named.
 
-    `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
+    `by_view`: also the class logits of every view, if the model aggregates view by view. `fast`: by the
+    fastest copy of the model, whose logits differ by rounding. `passing`: batch_size, workers, progress and
+    what, as `iterate_eval` has them.
     """
-    found: dict[str, list[Tensor]] = {inference: [] for inference in inferences or model.method.inferences}
-    keys = [np.empty(0, np.uint64)]
+    found: dict[str, list[Tensor]] = {inference: [] for inference in inferences or model.inferences}
+    keys, views, parts = [np.empty(0, np.uint64)], list[Tensor](), list[Tensor]()
+    each = len(model.method.views) * model.num_classes * 4 * len(dataset) // MOST_BYTES + 1
+    aggregates, by_view = "aggregated" in model.method.inferences, by_view and model.aggregates_by_view
+    engine = Engine(model, len(dataset), fast)
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         keys.append(content_keys(batch.images))
-        if inferences is None:
-            logits = model.logits_by_inference(images)
-        else:
-            logits = {inference: model.logits(images, inference) for inference in inferences}
+        with engine.on(images) as used:
+            if inferences is not None:
+                logits = {name: used.logits(images, name) for name in inferences if name != "anytime"}
+                if "anytime" in inferences:
+                    logits["anytime"], taken = used.anytime(images)
+                    views.append(taken.cpu())
+            else:
+                features = used.view_features(images) if aggregates else used.features(images)
+                logits = used.logits_of_features(features)
+                if by_view or "anytime" in logits:
+                    own = used.view_logits(features)
+                    parts += [own[batch.indices % each == 0].float().cpu()] if by_view else []
+                    rule = model.anytime_rule
+                    views += [] if rule is None else [settle(own, rule).views.cpu()]
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
-    logits = {inference: _finite(torch.cat(parts), inference) for inference, parts in found.items()}
-    return Outputs(logits, torch.as_tensor(dataset.targets), np.concatenate(keys))
+    logits = {inference: _finite(torch.cat(values), inference) for inference, values in found.items()}
+    return Outputs(
+        logits,
+        torch.as_tensor(dataset.targets),
+        np.concatenate(keys),
+        torch.cat(views) if views else None,
+        torch.cat(parts) if parts else None,
+    )
+
+
+def find_rules(outputs: Outputs) -> list[AnytimeRule]:
+    """Anytime rules from held-out images; none if the method does not aggregate view by view."""
+    if outputs.by_view is None:
+        return []
+    if len(outputs.by_view) == len(outputs.targets):  # a method of one's own may aggregate otherwise
+        ours, answers = outputs.by_view.mean(1), outputs.logits["aggregated"]
+        if not torch.allclose(ours, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max())):
+            return []
+    return calibrate(outputs.by_view)
 
 
 @torch.inference_mode()
@@ -110,7 +171,7 @@ def accuracies(
     model: Classifier, dataset: Dataset, pipeline: Pipeline, batch_size: int, workers: int, group: Group
 ) -> dict[str, float]:
     """Accuracy in percent by kind of inference; every process takes its share of the images."""
-    inferences = model.method.inferences
+    inferences = model.inferences
     right = torch.zeros(len(inferences), device=next(model.parameters()).device)
     for batch in iterate_eval(model, dataset, batch_size, workers, group=group):
         logits = model.logits_by_inference(pipeline(batch.images, batch.draws, batch.aspect))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from sla.anytime import AnytimeRule
 from sla.classifier import Classifier
 from sla.factory import load
 from sla.images.store import Dataset
@@ -15,8 +16,9 @@ from sla.runs.metrics import at_limit, cautious_temperature
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
+from sla.tasks.classifier.anytime import rule_at
 from sla.tasks.classifier.distil import Distiller, forward_flop
-from sla.tasks.classifier.evaluation import infer
+from sla.tasks.classifier.evaluation import find_rules, infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
@@ -27,6 +29,7 @@ class Evaluated(NamedTuple):
     scores: dict[str, dict[str, dict[str, float]]]
     temperatures: dict[str, float]
     view_accuracy: dict[str, Any] | None
+    anytime: list[AnytimeRule]  # calibrated on held-out images too
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
@@ -37,6 +40,9 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
         "temperatures": {name: one.temperatures for name, (_, one) in found.items() if one.temperatures},
+        "anytime": {
+            name: [rule.to_dict() for rule in one.anytime] for name, (_, one) in found.items() if one.anytime
+        },
         "view_accuracy": found["last"][1].view_accuracy,
         "seed": trainer.config.run.seed,
         "images": {
@@ -45,7 +51,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             "test": len(plan.test) if plan.test else 0,
         },
         "train_counts": plan.train.counts().tolist(),
-        "cost": _cost(trainer),
+        "cost": _cost(trainer, found["last"][1]),
         **describe_origin(),
     }
 
@@ -59,16 +65,22 @@ def _evaluate(
 ) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
     scores: dict[str, dict[str, dict[str, float]]] = {}
+    rules: list[AnytimeRule] = []
     workers = trainer.config.data.workers or 0
     for name, dataset in (("val", trainer.plan.val), ("test", trainer.plan.test)):
         if dataset is None:
             continue
-        what = f"{checkpoint} checkpoint on {name}"
-        outputs = infer(model, dataset, trainer.eval_pipeline, workers=workers, progress=progress, what=what)
+        passing: dict[str, Any] = {"workers": workers, "progress": progress}
+        passing["what"] = f"{checkpoint} checkpoint on {name}"
+        outputs = infer(model, dataset, trainer.eval_pipeline, by_view=name == "val", **passing)
         if trainer.teacher is not None:
             taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
             outputs = replace(outputs, logits=taught[name] | outputs.logits)
         if name == "val":
+            rules = find_rules(outputs)
+            model.anytime_rule = rule_at(rules)
+            if model.anytime_rule is not None:
+                outputs = outputs.add_anytime(model.anytime_rule)
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
@@ -80,7 +92,7 @@ def _evaluate(
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    return Evaluated(scores, temperatures, views)
+    return Evaluated(scores, temperatures, views, rules)
 
 
 def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
@@ -105,7 +117,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     return {**found.summary(), "on": name, "advice": advise(found, learnt=learnt)}
 
 
-def _cost(trainer: Trainer) -> dict[str, Any]:
+def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
@@ -113,4 +125,8 @@ def _cost(trainer: Trainer) -> dict[str, Any]:
     if method.averaged_teacher:  # it answers from all views, without a backward pass
         passes = trainer.steps * trainer.batch_size * len(method.views)
         cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
+    scores = last.scores.get("test") or last.scores.get("val") or {}
+    if "views" in scores.get("anytime", {}):
+        flop = cost["inference_flop"]
+        flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
     return cost | trainer.cost() if isinstance(trainer, Distiller) else cost

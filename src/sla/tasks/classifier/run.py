@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import flip_pipelines
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
@@ -31,8 +32,9 @@ from sla.runs.images_record import TEST, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
+from sla.tasks.classifier.anytime import LEVELS, rule_at
 from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
-from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
+from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_crops
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
@@ -44,6 +46,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     task = "classifier"
     config_class = ClassifierConfig
+
+    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
+        super().__init__(folder, checkpoint, device)
+        found = self.result.get("anytime", {}).get(checkpoint, [])
+        self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
+        self.model.anytime_rule = rule_at(self.anytime_rules)
 
     @property
     def stage(self) -> str:  # type: ignore[override]
@@ -89,7 +97,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def temperatures(self) -> dict[str, float]:
         """What logits are divided by for calibrated probabilities, by kind of inference."""
-        return self.result.get("temperatures", {}).get(self.checkpoint, {})
+        found = self.result.get("temperatures", {}).get(self.checkpoint, {})
+        return {"anytime": found["aggregated"]} | found if "aggregated" in found else found
 
     @cached_property
     def preprocessing(self) -> Preprocessing:
@@ -106,20 +115,53 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Prediction:
         """Class numbers and calibrated probabilities of image files, in their order."""
         inference = inference or self.model.method.headline
-        check_inference(inference, self.model.method.inferences)
+        check_inference(inference, self.model.inferences)
         if not files:
             return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
         self.warn_if_unfinished()
         dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
         try:
             outputs = infer(
-                self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,)
+                self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,), fast=True
             )
         except BadImageError as error:
             raise BadImageError(error.path, error.reason, SKIP_HINT) from None
         logits = outputs.logits[inference]
         probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
         return Prediction(probabilities.argmax(-1), probabilities)
+
+    def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
+        """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
+
+        The rules are in the run's result; of a run without, they are calibrated now, and not written.
+        """
+        if not self.anytime_rules and "anytime" not in self.result:
+            self.anytime_rules = self._calibrate_anytime(progress)
+        rule = rule_at(self.anytime_rules, agreement)
+        if rule is None:
+            levels = ", ".join(f"{rule.agreement:g}" for rule in self.anytime_rules) or "none"
+            held_out = self.result.get("images", {}).get("val", 0)
+            raise InputError(
+                f"{shown(self.folder)}: no anytime rule with agreement {agreement:g}: its {held_out:,} "
+                f"held-out images show {levels} of {', '.join(f'{level:g}' for level in LEVELS)}"
+            )
+        self.model.anytime_rule = rule
+        return rule
+
+    def _calibrate_anytime(self, progress: Progress) -> list[AnytimeRule]:
+        if not self.model.aggregates_by_view:
+            raise InputError(f"{shown(self.folder)}: {self.config.method.name} does not aggregate views")
+        splits = self.load_splits(progress=progress)
+        if self.record is None or not self.record.count(VAL):
+            raise InputError(
+                f"{shown(self.folder)}: an anytime rule is calibrated on held-out images, and the run has "
+                "no record of any"
+            )
+        found = find_held_out(self.record, splits, self._where(self.config.data.source), progress)
+        self.warn(found.notes)
+        passing: dict[str, Any] = {"progress": progress, "what": "calibrating anytime inference"}
+        dataset = same_classes(found.dataset, self.classes)
+        return find_rules(infer(self.model, dataset, self.pipeline, by_view=True, **passing))
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
@@ -134,7 +176,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
         dataset = same_classes(dataset, self.classes)
-        return infer(self.model, dataset, self.pipeline, progress=progress, **options)
+        return infer(self.model, dataset, self.pipeline, progress=progress, fast=True, **options)
 
     def outputs(
         self,
@@ -147,10 +189,15 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset = same_classes(dataset, self.classes)
         kept = [found for split in ("test", "val") if (found := self._kept_scores(split)) is not None]
         keys = dataset_keys(dataset, progress) if kept else np.empty(0, np.uint64)
+        wanted = inferences or self.model.inferences
         for scores in kept:
             logits = scores.of(keys)
-            if logits is not None and set(inferences or self.model.method.inferences) <= set(logits):
-                chosen = {name: logits[name] for name in inferences or self.model.method.inferences}
+            if logits is None:
+                continue
+            if self.model.anytime_rule != rule_at(self.anytime_rules):
+                logits.pop("anytime", None)  # by a rule that is not the one in use now
+            if set(wanted) <= set(logits):
+                chosen = {name: logits[name] for name in wanted}
                 return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
@@ -301,6 +348,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Exported:
         """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
         inference = inference or self.model.method.headline
-        check_inference(inference, self.model.method.inferences)
+        check_inference(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)

@@ -1,0 +1,77 @@
+"""Rules for anytime aggregation, calibrated on held-out images: their labels are not needed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from sla.anytime import AGREEMENT, AnytimeRule, margins, running_averages
+from sla.stats import at_most
+
+LEVELS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # agreement with aggregation that a rule is found for
+RISK = 0.05  # that a rule agrees less often than it says
+ORDER_SHARE = 5  # one held-out image in five chooses the order of the views, the others the strictness
+MOST_BYTES = 256 << 20  # of class logits by view: with more, only every n-th image is used
+PER_DOUBLING, DOUBLINGS = 8, 6  # the strictness that is tried: from 2**6 to 2**-6 typical margins, then 0
+
+
+def calibrate(class_logits: Tensor) -> list[AnytimeRule]:
+    """Rules for the `LEVELS` that these class logits of every view, (n, M, N), can show; fewest views each.
+
+    Some of the images choose the order of the views, the others the strictness. The rules to try are fixed
+    before, from strict to loose; each is tested in turn for H0: it agrees with aggregation less often than
+    the level (exact binomial test at `RISK`), and the last one before the first that is not rejected is
+    taken. So a rule with a level that does not hold is given with a probability of `RISK` at most.
+    """
+    shuffled = torch.randperm(len(class_logits), generator=torch.Generator().manual_seed(0))
+    first, rest = (class_logits[part] for part in _split(shuffled))
+    if not len(first) or class_logits.shape[1] < 2:
+        return []
+    order = choose_order(first)
+    typical = margins(first.mean(1)).median().item()
+    steps = range(PER_DOUBLING * DOUBLINGS, -PER_DOUBLING * DOUBLINGS - 1, -1)
+    tried = [AnytimeRule(order, typical * 2 ** (step / PER_DOUBLING)) for step in steps]
+    tried = [*tried, AnytimeRule(order, 0.0)]
+    running = running_averages(rest, order)
+    gaps, answers, count = margins(running), running.argmax(2), len(rest)
+    counted = [_count(gaps, answers, rule) for rule in tried]
+    found = []
+    for level in LEVELS:
+        best = None
+        for rule, (flips, views) in zip(tried, counted, strict=True):
+            if at_most(flips, count, 1 - level) > RISK:
+                break
+            best = rule if views < count * len(order) else None
+        if best is not None:
+            found.append(AnytimeRule(order, best.strictness, level, count))
+    return found
+
+
+def rule_at(rules: Sequence[AnytimeRule], agreement: float = AGREEMENT) -> AnytimeRule | None:
+    """The rule for this level, if there is one."""
+    return next((rule for rule in rules if rule.agreement == agreement), None)
+
+
+def choose_order(class_logits: Tensor) -> tuple[int, ...]:
+    """Views by greedy choice: each next one gives the average most answers of all views, (n, M, N)."""
+    answers, left = class_logits.mean(1).argmax(1), list(range(class_logits.shape[1]))
+    order, total = list[int](), torch.zeros_like(class_logits[:, 0])
+    while left:
+        agreeing = [int(((total + class_logits[:, view]).argmax(1) == answers).sum()) for view in left]
+        order.append(left.pop(agreeing.index(max(agreeing))))
+        total = total + class_logits[:, order[-1]]
+    return tuple(order)
+
+
+def _split(shuffled: Tensor) -> tuple[Tensor, Tensor]:
+    few = len(shuffled) // ORDER_SHARE
+    return shuffled[:few], shuffled[few:]
+
+
+def _count(gaps: Tensor, answers: Tensor, rule: AnytimeRule) -> tuple[int, int]:
+    """How many answers differ from those of all views, and the views taken, from (n, M) running values."""
+    stops = gaps >= torch.tensor([*rule.thresholds, -torch.inf])
+    stops[:, -1] = True
+    place = stops.int().argmax(1, keepdim=True)
+    flips = (answers.gather(1, place).squeeze(1) != answers[:, -1]).sum()
+    return int(flips), int((place + 1).sum())
