@@ -12,7 +12,7 @@ from sla.report.page import render as render_page
 from sla.report.page import write as write_page
 from sla.reproduce.claims import claims, row_contrasts
 from sla.reproduce.figures import AXES, draw, series_of
-from sla.reproduce.names import EXPERIMENTS
+from sla.reproduce.names import EXPERIMENTS, PAPER
 from sla.reproduce.paper import Experiment, experiment
 from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
@@ -89,7 +89,7 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
                 shown.append(keys)
                 yield _table(results, name)
     tested = {name for results in found.values() for name in results.tested}
-    missing = [title.partition(":")[0] for name, title in EXPERIMENTS.items() if name not in tested]
+    missing = [title.partition(":")[0] for name, title in PAPER.items() if name not in tested]
     words = f"Tables and figures without any number: {', '.join(missing) or 'none'}."
     yield Section("Not run yet", [words], notes=[f"Claim not tested: {claim}" for claim in untested])
 
