@@ -72,14 +72,15 @@ def _session(job: Job, out: Path, progress: Progress, task: str) -> tuple[dict[s
     from sla.session import train
 
     folder = folder_of(job, out)
-    # Not timed, as other runs are: a row can be run again to the same number, with its `threads`.
+    # Not timed, as other runs are: a row can be run again to the same number, with the threads it names.
     fixed = {"run.compile": False} if task == "classifier" else {}
     settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
     config = make_config(with_values({"task": task}, settings))
     resume = (folder / "config.yaml").is_file()
     result = train(config, folder, resume=resume, progress=StepsOnly(progress)).result
     cost = {name: result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
-    return result["accuracies"], cost | {"commit": result["commit"], "threads": result["cost"].get("threads")}
+    machine = machine_name(result["cost"].get("threads"))
+    return result["accuracies"], cost | {"commit": result["commit"], "machine": machine}
 
 
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -173,9 +174,9 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
     return records, [Run(folder_of(member, out)) for member in job.members]
 
 
-def machine_name() -> str:
-    """What a record calls the machine: its GPU, or its processor and the threads in use."""
+def machine_name(threads: int | None = None) -> str:
+    """What a record calls the machine: its GPU, or its processor and threads, by default those in use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    threads = torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     return f"{platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"
