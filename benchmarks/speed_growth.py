@@ -11,6 +11,7 @@ two cores.
 """
 
 import argparse
+import json
 import math
 import os
 import subprocess
@@ -33,7 +34,7 @@ SIZES = {
     "pixels": (16, 24, 32, 48, 64, 96),
     "classes": (10, 100, 1000, 3000, 10000, 30000),
 }
-QUICK = {"views": (1, 4, 24), "images": (4, 8, 16), "pixels": (16, 24, 32), "classes": (10, 100, 1000)}
+QUICK = {"views": (1, 2, 4), "images": (4, 8, 16), "pixels": (8, 12, 16), "classes": (10, 100, 1000)}
 VIEWS = {1: "none", 2: "rot2", 3: "rgb3", 4: "rot4", 6: "rgb6", 8: "rot4*rgb(RGB,BGR)", 12: "rot4*rgb3"}
 VIEWS |= {24: "rot4*rgb6"}
 LINEAR = {"views": 1, "images": 1, "pixels": 2, "classes": 1}  # exponents where nothing is fixed
@@ -61,7 +62,7 @@ def make_step(views: int, images: int, pixels: int, classes: int):
 
 def measure(sizes: dict[str, tuple[int, ...]], rounds: int) -> list[dict[str, object]]:
     """A row for every size."""
-    rows = []
+    rows, memory = [], highest_memory(sizes)
     for grows, values in sizes.items():
         found: dict[int, list[float]] = {value: [] for value in values}
         for number in range(rounds):
@@ -72,33 +73,34 @@ def measure(sizes: dict[str, tuple[int, ...]], rounds: int) -> list[dict[str, ob
                 step()
                 found[value].append(time.perf_counter() - start)
             print(f"{grows}: round {number + 1} of {rounds}", flush=True)
-        memory = highest_memory(grows, values)
         for value, times in found.items():
-            cells = (grows, value, f"{1000 * median(times):.2f}", f"{memory[value] / 1e6:.1f}")
+            cells = (grows, value, f"{1000 * median(times):.2f}", f"{memory[grows, value] / 1e6:.1f}")
             rows.append(dict(zip(COLUMNS, cells, strict=False)))
             print(*cells, sep="  ", flush=True)
     return rows
 
 
-def highest_memory(grows: str, values: tuple[int, ...]) -> dict[int, int]:
-    """Bytes by size, from a process that returns every large block as soon as it is freed."""
+def highest_memory(sizes: dict[str, tuple[int, ...]]) -> dict[tuple[str, int], int]:
+    """Bytes for every size, from a process that returns every large block as soon as it is freed."""
     ours = ("MALLOC_", "GLIBC_TUNABLES")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    words = [sys.executable, __file__, "--memory", grows, *map(str, values)]
     settings = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    words = [sys.executable, __file__, "--memory", json.dumps(sizes)]
     done = subprocess.run(words, env=environment | settings, stdout=subprocess.PIPE, text=True, check=True)
-    return dict(zip(values, map(int, done.stdout.split()), strict=True))
+    places = [(grows, value) for grows, values in sizes.items() for value in values]
+    return dict(zip(places, map(int, done.stdout.split()), strict=True))
 
 
-def print_memory(grows: str, values: list[int]) -> None:
+def print_memory(sizes: dict[str, list[int]]) -> None:
     """In a process of its own: what the second step of each size holds at its highest, beyond the first."""
-    for value in values:
-        step = make_step(**FIXED | {grows: value})
-        step()
-        before = resident(highest=False)
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the highest
-        step()
-        print(resident(highest=True) - before, flush=True)
+    for grows, values in sizes.items():
+        for value in values:
+            step = make_step(**FIXED | {grows: value})
+            step()
+            before = resident(highest=False)
+            Path("/proc/self/clear_refs").write_text("5")  # forgets the highest
+            step()
+            print(resident(highest=True) - before, flush=True)
 
 
 def resident(highest: bool) -> int:
@@ -165,10 +167,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--memory", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.memory:
-        print_memory(given.memory[0], [int(value) for value in given.memory[1:]])
+        print_memory(json.loads(given.memory))
         return
     sla.keep_memory()
     torch.set_num_threads(given.threads)
