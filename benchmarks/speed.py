@@ -6,8 +6,8 @@ Two processes, one with the C library's own memory and one that keeps what it fr
 the step. Rounds take all of them in turn, so that what else the machine does disturbs all alike; a ratio is
 that of one round, and its median counts. The rate of float32 matrix products is measured in the same rounds.
 Highest memory is that of a process of its own for each. Writes results/speed.csv, docs/images/speed.png and
-the table in docs/speed.md. About six minutes on two idle cores; --quick takes small batches
-and compiles nothing, to see that everything works.
+the table in docs/speed.md. About six minutes on two cores with nothing else to do; --quick takes small
+batches and compiles nothing, to see that everything works.
 """
 
 import argparse

@@ -5,7 +5,8 @@
 The steps are eager, channels_last and with kept memory, as a run takes them. An operation counts for the
 part of the step it happens in (augmentation, views, loss, optimiser); those of the network, forward and
 backward, by their kind. What is left inside a part is Python. The profiler itself takes some of it, more of
-small steps. Writes results/speed_profile.csv and the table in docs/speed.md. About three minutes.
+small steps. Writes results/speed_profile.csv and the table in docs/speed.md. About three minutes on two
+cores.
 """
 
 import argparse

@@ -30,6 +30,16 @@ def test_rotation_is_rot90_of_each_image_counted_by_hand():
     assert out[1, 0, 0, 0] == top_right  # 90 degrees counter-clockwise brings the top right to the top left
 
 
+@pytest.mark.parametrize("text", ["rot4", "rgb6", "rot4*rgb3", "rot2*rgb(RGB,BGR)"])
+def test_views_have_the_layout_of_the_batch_and_the_same_pixels(text):
+    views, x = sla.parse_views(text), images()
+    plain = sla.expand_views(x, views)
+    assert plain.is_contiguous()
+    found = sla.expand_views(x.contiguous(memory_format=torch.channels_last), views)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found, plain)
+
+
 def test_colour_permutation_orders_channels_as_the_paper_lists_them():
     views = sla.ColorPermutation()
     assert views.names == ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")

@@ -78,6 +78,9 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "memory": 4,
     "own_policy": 12,
     "readme_run": 2,
+    "speed": 6,
+    "speed_growth": 12,
+    "speed_profile": 5,
     "view_accuracy": 17,
 }
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from sla.reproduce import costs
+from sla.reproduce import costs, work
 from sla.reproduce.costs import FLOOR, Rate, cost, estimate_rate, flop_of, runs_of, seconds_of
 from sla.reproduce.records import Record
+from sla.reproduce.runner import commands
+from sla.runs.config import read_config
 
 HERE = "x86_64, 2 threads"
 
@@ -71,3 +73,16 @@ def test_list_says_what_its_times_rest_on(small_networks, stopped, tmp_path, mon
     monkeypatch.setattr(costs, "probe_rate", lambda: Rate(5e10, "probes of a test"))
     said = stopped(0, "reproduce", "list", "--seeds", 1, "--out", tmp_path)
     assert "Time at 50 GFLOP/s: probes of a test." in said
+
+
+def test_a_row_has_its_threads_and_is_never_compiled(tmp_path):
+    """So that it can be run again to the same number: threads as asked for, and nothing timed."""
+    job = runs_of("table1", "smoke", seeds=1)[0]
+    made = work.run_job(job, tmp_path)
+    config = read_config(work.folder_of(job, tmp_path) / "config.yaml")["run"]
+    assert (config["compile"], config["compile_reason"]) == (False, None)
+    assert config["threads"] == torch.get_num_threads() == 1
+    assert made.machine.endswith(", 1 thread")
+    assert work.machine_name(3).endswith(", 3 threads")
+    (line,) = commands("table1", "smoke", [job], tmp_path, seeds=1, threads=3)
+    assert line.endswith(f"--threads 3 --only {job.key}")

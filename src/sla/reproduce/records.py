@@ -41,7 +41,6 @@ class Record(BaseModel):
     seconds: float | None = None
     parameters: int | None = None
     machine: str = ""
-    threads: int | None = None  # of the training, on the CPU: with as many, it gives the same numbers
     versions: dict[str, str] = {}
     commit: str | None = None
     finished: str = ""

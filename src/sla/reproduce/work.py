@@ -71,7 +71,7 @@ def read_finished(job: Job, out: Path) -> Record | None:
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """Train the run of a job, or resume it. Its kind is its task; a classifier's is called `train`."""
     task = "classifier" if job.kind == "train" else job.kind
-    # Not timed, as other runs are: a row can be run again to the same number, with its `threads`.
+    # Not timed, as other runs are: a row can be run again to the same number, with the threads it names.
     fixed = {"run.compile": False} if task == "classifier" else {}
     settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
     return _run_session(make_config(with_values({"task": task}, settings)), job, out, progress)
@@ -92,10 +92,9 @@ def _run_session(config: TrainingConfig, job: Job, out: Path, progress: Progress
     folder = folder_of(job, out)
     resume = (folder / "config.yaml").is_file()
     run = train(config, folder, resume=resume, progress=StepsOnly(progress))
-    cost = {
-        name: run.result["cost"].get(name) for name in ("training_flop", "seconds", "parameters", "threads")
-    }
-    return {**TASKS[config.task].record(run), **cost, "commit": run.result["commit"]}
+    cost = {name: run.result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
+    cost |= {"commit": run.result["commit"], "machine": machine_name(run.result["cost"].get("threads"))}
+    return {**TASKS[config.task].record(run), **cost}
 
 
 def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -177,9 +176,9 @@ def _members(job: Job, out: Path) -> tuple[list[Record], list[Run]]:
     return records, [Run(folder_of(member, out)) for member in job.members]
 
 
-def machine_name() -> str:
-    """What a record calls the machine: its GPU, or its processor and the threads in use."""
+def machine_name(threads: int | None = None) -> str:
+    """What a record calls the machine: its GPU, or its processor and threads, by default those in use."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
-    threads = torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     return f"{platform.machine()}, {threads} thread{'s' if threads > 1 else ''}"

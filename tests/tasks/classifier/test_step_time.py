@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from sla.session import preview, train
 from sla.tasks.classifier import step_time
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.step_time import choose_mode, measure_seconds
+from sla.tasks.classifier.trainer import COMPILED_CODE, keep_compiled_code
 from sla.tasks.registry import make_config
 
 TREE = {
@@ -121,6 +123,21 @@ def test_threads_are_those_of_the_record_and_the_callers_come_back(tmp_path, mon
     run = train(config(threads=3, compile=False), tmp_path / "run")
     assert seen == [3, 5]
     assert run.config.run.threads == 3
+
+
+def test_compiled_code_is_kept_in_the_cache_folder_unless_torch_was_given_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLA_DATA", str(tmp_path / "cache"))
+    monkeypatch.setenv(COMPILED_CODE, "elsewhere")
+    keep_compiled_code()
+    assert os.environ[COMPILED_CODE] == "elsewhere"
+    monkeypatch.delenv(COMPILED_CODE)
+    keep_compiled_code()
+    assert os.environ[COMPILED_CODE] == str(tmp_path / "cache" / "compiled")
+    monkeypatch.delenv(COMPILED_CODE)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SLA_DATA", str(tmp_path / "file"))  # no folder can be made in it
+    keep_compiled_code()
+    assert COMPILED_CODE not in os.environ
 
 
 @pytest.mark.slow
