@@ -5,6 +5,7 @@ the backbone.
 """
 
 import copy
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -100,11 +101,15 @@ class OnnxBackbone(nn.Module):
 
 def try_onnxruntime(model: Classifier, images: Tensor) -> Classifier:
     """A copy whose backbone onnxruntime computes; itself where that is missing, slower or not the same."""
+    example = images[:1].repeat(3, 1, 1, 1)  # with one image, torch would fix the size of the batch
+    logging.disable(logging.CRITICAL)  # torch explains at length what it cannot convert
     try:
         with torch.inference_mode(False), torch.no_grad():
-            backbone = OnnxBackbone(model.backbone, images[:3].clone())
+            backbone = OnnxBackbone(model.backbone, example.clone())
     except (SLAError, RuntimeError):  # not installed, or the backbone cannot be converted
         return model
+    finally:
+        logging.disable(logging.NOTSET)
     same = _same(model.backbone, backbone, images)
     faster = same and _seconds(backbone, images) < _seconds(model.backbone, images)
     return _with_backbone(model, backbone) if faster else model
