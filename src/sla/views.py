@@ -1,5 +1,6 @@
 """Views: the transformations whose index becomes part of the label. Identity is always view 0."""
 
+import copy
 import re
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sla.errors import InputError, nearest
-from sla.plugins import import_plugin, is_plugin_name
+from sla.plugins import import_plugin, is_passed, is_plugin_name
 
 CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 
@@ -255,6 +256,8 @@ def _own_views(name: str) -> Views:
     views = found if isinstance(found, Views) else found() if callable(found) else None
     if not isinstance(views, Views):
         raise InputError(f"{name}: not views, nor a class or function that makes them")
+    if is_passed(name):
+        views = copy.copy(views)  # an object of the caller's, which keeps its own text
     views.text = name
     return views
 

@@ -44,8 +44,8 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
 }
 MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file"}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "export", "factory", "plugins", "stats"}
-MAY_IMPORT["session"] = {"disk", "images", "plugins", "progress", "runs", "tasks"}
-MAY_IMPORT["compare"] = {"core", "disk", "images", "progress", "runs", "stats", "tasks"}
+MAY_IMPORT["session"] = {"core", "datasets", "disk", "images", "plugins", "progress", "runs", "tasks"}
+MAY_IMPORT["compare"] = {"core", "datasets", "disk", "images", "progress", "runs", "stats", "tasks"}
 MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}
 MAY_IMPORT["report"] = MAY_IMPORT["compare"] | {"compare", "datasets", "demo", "sampling"}
 MAY_IMPORT["reproduce"] = MAY_IMPORT["tasks"] | {"tasks", "session", "compare", "recipes", "report"}

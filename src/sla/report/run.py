@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sla.datasets.objects import source_name
 from sla.errors import InputError, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
@@ -32,7 +33,7 @@ MISTAKES = 12  # shown as pictures
 def write_run_page(
     run: Run,
     path: Path,
-    data: str | Path | None = None,
+    data: Any = None,
     progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> str:
@@ -41,7 +42,7 @@ def write_run_page(
     Returns the page's first sentences.
     """
     if data is not None:
-        dataset, what = run.dataset(data, on_bad_image, progress), f"images of {shown(data)}"
+        dataset, what = run.dataset(data, on_bad_image, progress), f"images of {shown(source_name(data))}"
     elif found := run.unseen(on_bad_image, progress):
         dataset, what = found
     else:

@@ -11,11 +11,14 @@ from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import create
 from sla.methods import METHODS, Method, create_method, method_options
+from sla.plugins import is_passed
 from sla.runs.weights import load_backbone
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.imbalance import build_criterion
 from sla.views import parse_views
+
+OWN = "own"  # model.weights: those that a module passed from Python has, worth keeping
 
 
 def build_method(config: ClassifierConfig, counts: Sequence[int] | np.ndarray | None = None) -> Method:
@@ -58,7 +61,9 @@ def build_model(
         torch.manual_seed(config.run.seed)
         model = create(config.model.backbone, len(classes), build_method(config, counts), **options)
     model.class_names = list(classes)
-    if weights not in ("none", "pretrained"):
+    if weights == OWN and not is_passed(config.model.backbone):
+        raise InputError(f"model.weights={OWN} is for a module that is passed from Python; this is a name")
+    if weights not in ("none", "pretrained", OWN):
         load_backbone(model.backbone, weights)
     return model
 

@@ -14,6 +14,7 @@ from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
 from sla.datasets.load import load
+from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
@@ -99,11 +100,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Image files, to be read as the training images were."""
         return file_images(self.preprocessing, files)
 
-    def evaluate(
-        self, data: str | Path | Dataset | None = None, progress: Progress = QUIET, **options: Any
-    ) -> Outputs:
+    def evaluate(self, data: Any = None, progress: Progress = QUIET, **options: Any) -> Outputs:
         """Every kind of inference on the run's own test images, or on other data with the same classes.
 
+        `data`: a folder, a CSV, a known dataset's name, or objects as `sla.fit` takes them: (X, y), a torch
+        dataset, ...
         `options`: inferences, batch_size, workers, and what: the name of the pass for `progress`.
         """
         dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
@@ -145,7 +146,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def dataset(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
     ) -> Dataset:
@@ -182,7 +183,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def find_images(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         splits: Splits | None = None,
@@ -196,11 +197,10 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
             if record is not None:
                 return find_other(record, part, self._where(data), progress)
-            learnt = splits.test is None and same_source(str(data), self.config.data.source)
-            most = (
-                f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
-            )
-            return FoundImages(part, "", [f"{most}out are taken" if learnt else self._unrecorded])
+            learnt = splits.test is None and same_source(source_name(data), self.config.data.source)
+            most = "the run learnt from most of these images; without naming them, those held out are taken"
+            note = f"{shown(source_name(data))}: {most}" if learnt else self._unrecorded
+            return FoundImages(part, "", [note])
         if splits is self.splits or record is None:  # a run that has just ended, or an old one
             return self._by_counts(
                 splits, [self._unrecorded] if by_content and splits is not self.splits else []
@@ -237,8 +237,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             "these is not known"
         )
 
-    def _where(self, data: str | Path) -> str:
-        return f"{shown(self.folder)} on {shown(data)}"
+    def _where(self, data: Any) -> str:
+        return f"{shown(self.folder)} on {shown(source_name(data))}"
 
     def _warn(self, notes: Sequence[str]) -> None:
         self.warn_if_unfinished()
@@ -247,15 +247,20 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def load_splits(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
         own = self.config.data
-        if data is None and self.splits is not None:
-            return self.splits
+        if data is None and (self.splits or self.given) is not None:
+            return self.splits or self.given  # type: ignore[return-value]
+        if isinstance(data, Splits):
+            return data
+        if data is not None and not isinstance(data, str | Path):
+            objects = data if isinstance(data, Objects) else Objects(data)
+            return objects.load(own.stored_size, progress=progress)
         return load(
             data or own.source,
             root=own.root,
