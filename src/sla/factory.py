@@ -68,16 +68,7 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
     from safetensors.torch import save
 
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if model.class_names is not None and len(model.class_names) != model.num_classes:
-        raise InputError(f"{len(model.class_names)} class names do not fit {model.num_classes} classes")
-    described = {
-        "format": FORMAT,
-        **(model.spec or _spec_of_module(model)),
-        "num_classes": model.num_classes,
-        "method": describe_method(model.method),
-        "classes": model.class_names,
-        "about": about,
-    }
+    described = describe(model) | {"about": about}
     # What a criterion learns is for training alone: checkpoints keep it in their state.
     own = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
     tensors = {name: value.contiguous() for name, value in own.items()}
@@ -106,6 +97,44 @@ def load(
         views: views of yours, where the file says that they were passed from Python.
     """
     described, weights = read_saved(path)
+    model = build(described, path, backbone=backbone, method=method, views=views)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        kind = described["backbone"]
+        if backbone is not None or is_passed(kind):
+            raise InputError(f"{path}: its weights do not fit the backbone or method given") from error
+        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
+    return model.to(device).eval()
+
+
+def describe(model: Classifier) -> dict[str, Any]:
+    """How to build this classifier again, as plain data: what `save` writes beside the weights."""
+    if model.class_names is not None and len(model.class_names) != model.num_classes:
+        raise InputError(f"{len(model.class_names)} class names do not fit {model.num_classes} classes")
+    module = {
+        "backbone": passed_name("backbone", model.backbone),
+        "options": {"num_features": model.num_features},
+    }
+    return {
+        "format": FORMAT,
+        **(model.spec or module),
+        "num_classes": model.num_classes,
+        "method": describe_method(model.method),
+        "classes": model.class_names,
+        "about": model.about,
+    }
+
+
+def build(
+    described: dict[str, Any],
+    where: str | Path,
+    *,
+    backbone: nn.Module | None = None,
+    method: Method | None = None,
+    views: Views | None = None,
+) -> Classifier:
+    """The classifier that `describe` described, with new weights; `load` explains the arguments."""
     try:
         if method is None:
             with passing(views=views):
@@ -114,22 +143,16 @@ def load(
         options = {key: value for key, value in described["options"].items() if key != "pretrained"}
         if backbone is not None:
             options = {"num_features": options.get("num_features")}
-        model = create(backbone or described["backbone"], described["num_classes"], method, **options)
+        kind = described["backbone"] if backbone is None else backbone
+        model = create(kind, described["num_classes"], method, **options)
     except MissingExtraError:
         raise
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
     except Exception as error:  # a damaged description can raise anything
-        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        kind = described["backbone"]
-        if backbone is not None or is_passed(kind):
-            raise InputError(f"{path}: its weights do not fit the backbone or method given") from error
-        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
+        raise InputError(f"{where}: its description is damaged ({type(error).__name__})") from error
     model.class_names, model.about = described["classes"], described["about"]
-    return model.to(device).eval()
+    return model
 
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -158,11 +181,6 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if num_classes > most or (names is not None and len(names) != num_classes):
         raise InputError(f"{path}: its num_classes {num_classes} does not fit its weights and class names")
     return described, weights
-
-
-def _spec_of_module(model: Classifier) -> dict[str, Any]:
-    name = passed_name("backbone", model.backbone)
-    return {"backbone": name, "options": {"num_features": model.num_features}}
 
 
 def describe_method(method: Method) -> dict[str, Any]:

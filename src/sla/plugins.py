@@ -106,6 +106,6 @@ def import_plugin(name: str) -> Any:
 
 def name_of(kind: type) -> str:
     """The name under which an object of this class is saved: one to import, or one that Python must pass."""
-    if kind.__module__ == "__main__" or not is_plugin_name(name := f"{kind.__module__}:{kind.__qualname__}"):
-        return passed_name("method", kind)
-    return name
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    was_passed = isinstance(_passed.get("method"), kind) or kind.__module__ == "__main__"
+    return passed_name("method", kind) if was_passed or not is_plugin_name(name) else name

@@ -17,7 +17,7 @@ class Views:
     """An ordered set of M transformations of a batch; the base class of all views.
 
     Attributes:
-        text: the text form of the set: `parse_views(views.text)` returns it.
+        text: the text form of the set: `parse_views(views.text)` returns it, unless the views are your own.
         names: one short name per view, for display.
         channels: number of channels an image must have; None for any number.
         elements: the elementary transformations in the set, by the names that augmentations use for them
@@ -25,7 +25,7 @@ class Views:
             contradicts the label.
     """
 
-    text: str
+    text: str = "own"
     names: tuple[str, ...]
     channels: int | None = None
     elements: frozenset[str] = frozenset()

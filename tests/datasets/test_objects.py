@@ -188,7 +188,11 @@ def test_large_data_goes_into_a_file_and_memory_stays_small(digits, data_folder,
     assert set(messages.passes) == {"reading images"}
     assert not list((data_folder / "objects").iterdir())  # it has no name: gone with the process
     name = train.name(3)
-    assert name == Objects(images, labels).load().train.name(3) != Objects(images + 1, labels).load().train.name(3)
+    assert (
+        name
+        == Objects(images, labels).load().train.name(3)
+        != Objects(images + 1, labels).load().train.name(3)
+    )
 
 
 class Stream(IterableDataset):
@@ -205,6 +209,7 @@ def wrong_objects():
     sampler = WeightedRandomSampler([1.0] * 4, 4)
     hub = fake_tables.HubDataset({}, picture=list(images), label=y)
     bytes_only = fake_tables.HubDataset({}, image=[{"bytes": b""}] * 4, label=y)
+    split = fake_tables.Frame(path=["a"], label=[0], split=["tst"])
     return {
         "lengths": ((images, [0, 1]), {}, "arrays: 4 images but 2 labels"),
         "NaN label": ((images, [0.0, 1.0, float("nan"), 1.0]), {}, "label of image 2 is missing"),
@@ -229,17 +234,33 @@ def wrong_objects():
         "a loader of a stream": ((DataLoader(Stream()),), {}, "Stream is a stream without length"),
         "a generator": (((x for x in []),), {}, "a stream without length"),
         "a sampler": ((DataLoader(tensors, sampler=sampler),), {}, "draws images by a WeightedRandomSampler"),
-        "three in an item": (([(images[0], 0, 0)],), {}, "image 0: an item is (image, label), not a tuple of 3"),
+        "three in an item": (
+            ([(images[0], 0, 0)],),
+            {},
+            "an item is (image, label), not a tuple of 3",
+        ),
         "no pairs": (([images[0]],), {}, "an item is (image, label), not a ndarray"),
         "a number": ((3,), {}, "no images and labels in a int"),
         "labels as text": ((images, object()), {}, "labels are an array"),
         "a text as image": (([("no/such.png", 0), ("a.png", 1)],), {}, "no/such.png"),
-        "an object as image": (([(object(), 0)] * 2,), {}, "a Pillow image, an array or a tensor, not a object"),
+        "an object as image": (
+            ([(object(), 0)] * 2,),
+            {},
+            "an array or a tensor, not a object",
+        ),
         "a scalar as image": (([(np.float32(0), 0)] * 2,), {}, "an image is (H, W)"),
         "columns": ((hub,), {}, "no column is called image among picture, label"),
-        "a wrong column": ((hub,), {"columns": ("pictre", "label")}, "no column 'pictre', did you mean 'picture'"),
+        "a wrong column": (
+            (hub,),
+            {"columns": ("pictre", "label")},
+            "did you mean 'picture'",
+        ),
         "not decoded": ((bytes_only,), {}, "column 'image' is not decoded"),
-        "an unknown split": ((fake_tables.Frame(path=["a"], label=[0], split=["tst"]),), {}, "did you mean 'test'"),
+        "an unknown split": (
+            (split,),
+            {},
+            "did you mean 'test'",
+        ),
         "no table of splits": (({"x": 1},), {}, "train and perhaps val and test, not 'x'"),
     }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
@@ -23,7 +24,7 @@ from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
-from sla.images.store import Dataset, Splits
+from sla.images.store import Dataset, Images, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import step_of
@@ -77,15 +78,23 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return self.preprocessing.eval_pipeline()
 
     def predict(
-        self, files: Sequence[str | Path], inference: str | None = None, batch_size: int = 64
+        self, files: Sequence[Any] | np.ndarray | Tensor, inference: str | None = None, batch_size: int = 64
     ) -> Prediction:
-        """Class numbers and calibrated probabilities of image files, in their order."""
+        """Class numbers, their `names` and calibrated probabilities of images, in their order.
+
+        files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
+        """
         inference = inference or self.model.method.headline
         check_inference(inference, self.model.method.inferences)
-        if not files:
-            return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
+        if not len(files):
+            return self._prediction(torch.zeros(0, self.model.num_classes))
         self.warn_if_unfinished()
-        dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
+        labels = np.zeros(len(files), np.int64)
+        if all(isinstance(file, str | Path) for file in files):
+            images: Images = self.pictures([str(file) for file in files])
+        else:
+            images = Objects(files, labels).load(self.preprocessing.stored_size).train.images
+        dataset = Dataset(images, labels, tuple(self.classes))
         try:
             outputs = infer(
                 self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,)
@@ -94,7 +103,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             raise BadImageError(error.path, error.reason, SKIP_HINT) from None
         logits = outputs.logits[inference]
         probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
-        return Prediction(probabilities.argmax(-1), probabilities)
+        return self._prediction(probabilities)
+
+    def _prediction(self, probabilities: Tensor) -> Prediction:
+        found = Prediction(probabilities.argmax(-1), probabilities)
+        found.classes = tuple(self.classes)
+        return found
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
