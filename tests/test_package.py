@@ -27,7 +27,8 @@ def test_citation_names_the_paper():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["license"] == PROJECT["license"]
-    (paper,) = citation["references"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(citation["date-released"]))
+    paper = citation["preferred-citation"]  # what GitHub and Zenodo give as the work to cite
     assert paper["title"] == "Self-supervised Label Augmentation via Input Transformations"
     assert [author["family-names"] for author in paper["authors"]] == ["Lee", "Hwang", "Shin"]
     assert paper["year"] == 2020
