@@ -72,6 +72,7 @@ def test_hugging_face(said, monkeypatch):
     sys.modules.pop("datasets", None)
 
 
+@pytest.mark.slow
 def test_timm_model(said):
     from sla.backbones.torchvision_import import import_torchvision
 
@@ -95,6 +96,7 @@ def test_lightning_module(said):
     ]
 
 
+@pytest.mark.slow
 def test_ddp_loop(tmp_path):
     """Two processes as torchrun starts them, without its own."""
     with socket.socket() as free:

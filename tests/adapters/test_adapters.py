@@ -119,6 +119,7 @@ def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
     refused("needs a classifier", SLAModule)
 
 
+@pytest.mark.slow
 def test_lightning_is_imported_even_after_it_failed_by_itself():
     """Where torchvision does not fit torch, `import lightning` fails alone; elsewhere it works at once."""
     if importlib.util.find_spec("lightning") is None:
