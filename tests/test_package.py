@@ -1,5 +1,7 @@
 """The package as others get it: its version, its citation, and a wheel that works in an empty environment."""
 
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -25,13 +27,15 @@ def test_citation_names_the_paper():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["license"] == PROJECT["license"]
-    (paper,) = citation["references"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", str(citation["date-released"]))
+    paper = citation["preferred-citation"]  # what GitHub and Zenodo give as the work to cite
     assert paper["title"] == "Self-supervised Label Augmentation via Input Transformations"
     assert [author["family-names"] for author in paper["authors"]] == ["Lee", "Hwang", "Shin"]
     assert paper["year"] == 2020
 
 
 def test_public_names_load_and_are_documented():
+    assert set(sla.__all__) == {"__version__", *sla._MODULE_OF}
     assert set(sla.__all__) <= set(dir(sla))
     for name in sla.__all__:
         value = getattr(sla, name)
@@ -75,3 +79,31 @@ def test_wheel_runs_the_demo_and_trains_in_an_empty_environment(tmp_path):
     said = run(home / "bin" / "sla", "train", "digits", *words, cwd=tmp_path)
     assert "distilled" in said
     assert "<style>" in (tmp_path / "run" / "report.html").read_text()
+
+
+USER_SCRIPT = REPOSITORY / "tests" / "typed" / "public_names.py"
+
+
+def test_the_users_script_uses_every_public_name():
+    text = USER_SCRIPT.read_text()
+    assert [name for name in sla.__all__ if f"sla.{name}" not in text] == []
+
+
+@pytest.mark.slow
+def test_a_users_script_passes_mypy_strict(tmp_path):
+    """The package as a user has it: its types are followed, its own files are not reported."""
+    pytest.importorskip("mypy")
+    (tmp_path / "mypy.ini").write_text("[mypy]\n")
+    flags = ["--strict", "--follow-imports", "silent", "--config-file", tmp_path / "mypy.ini"]
+    said = run(sys.executable, "-m", "mypy", *flags, USER_SCRIPT, cwd=REPOSITORY)
+    assert "Success" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["SLA", "Classifier", "create", "load", "fit", "open_run", "Objects", "StepContext", "Views"]
+)
+def test_help_explains_every_argument(name):
+    value = getattr(sla, name)
+    text = inspect.getdoc(value)
+    for argument in inspect.signature(value).parameters:
+        assert re.search(rf"^ +(\w+, )*{argument}(, \w+)*:", text, re.M), argument

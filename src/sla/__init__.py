@@ -53,6 +53,7 @@ _HOME = {
     "classifier": ("Classifier", "Prediction"),
     "factory": ("create", "load", "save"),
     "backbones": ("create_backbone", "list_backbones"),
+    "datasets.objects": ("Objects",),
     "tasks.classifier.run": ("Run",),
     "session": ("fit", "open_run"),
 }
@@ -60,7 +61,67 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 _REMOVED = {"Several": ": it is gone; write a method of your own with the heads it needs"}
 
-__all__ = ["__version__", *_MODULE_OF]
+# Typed out for type checkers, which cannot compute it.
+__all__ = [
+    "LDAM",
+    "SLA",
+    "Baseline",
+    "Classifier",
+    "ColorPermutation",
+    "CrossEntropy",
+    "CustomViews",
+    "DataAugmentation",
+    "Focal",
+    "Identity",
+    "InputError",
+    "JointHead",
+    "LogitAdjusted",
+    "Method",
+    "MissingExtraError",
+    "MixedTarget",
+    "MultiTask",
+    "Objects",
+    "PlainHead",
+    "Prediction",
+    "Progress",
+    "Rotation",
+    "Run",
+    "SLAError",
+    "SLAWarning",
+    "StepContext",
+    "Views",
+    "__version__",
+    "aggregate_views",
+    "allow",
+    "average_views",
+    "class_balanced_weights",
+    "create",
+    "create_backbone",
+    "create_method",
+    "cross_entropy",
+    "data_augmentation_loss",
+    "distillation_loss",
+    "expand_views",
+    "fit",
+    "focal_loss",
+    "follow_step",
+    "init_from_data",
+    "join_labels",
+    "ldam",
+    "ldam_margins",
+    "list_backbones",
+    "load",
+    "logit_adjusted_loss",
+    "multi_task_loss",
+    "open_run",
+    "parse_views",
+    "register_method",
+    "save",
+    "select_view",
+    "sla_loss",
+    "split_labels",
+    "take_views",
+]
 
 if TYPE_CHECKING:
     from sla.allocator import keep_memory
@@ -68,6 +129,7 @@ if TYPE_CHECKING:
     from sla.backbones import create_backbone, list_backbones
     from sla.classifier import Classifier, Prediction
     from sla.criteria import CrossEntropy, cross_entropy
+    from sla.datasets.objects import Objects
     from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning
     from sla.factory import create, load, save
     from sla.heads import JointHead, PlainHead
@@ -120,4 +182,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})

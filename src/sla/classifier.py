@@ -17,11 +17,27 @@ from sla.methods import NO_CONTEXT, Method, StepContext, check_method
 from sla.renamed import renamed_arguments
 
 
-class Prediction(NamedTuple):
-    """The result of `predict`: (B,) class numbers and (B, N) probabilities."""
-
+class _LabelsAndProbabilities(NamedTuple):
     labels: Tensor
     probabilities: Tensor
+
+
+class Prediction(_LabelsAndProbabilities):
+    """The result of `predict`: a pair, class numbers and probabilities, that knows the names of the classes.
+
+    Attributes:
+        labels: (B,) class numbers.
+        probabilities: (B, N).
+        classes: the names of the N classes, in their order; empty if the classifier has none.
+    """
+
+    classes: Sequence[str] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The name of the class of each image; its number as text if classes have no names."""
+        numbers = self.labels.tolist()
+        return [self.classes[number] if self.classes else str(number) for number in numbers]
 
 
 class Classifier(nn.Module):
@@ -207,9 +223,11 @@ class Classifier(nn.Module):
     @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()
     def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
-        """Class numbers and probabilities. Call `model.eval()` first."""
+        """Class numbers, their names and probabilities. Call `model.eval()` first."""
         probabilities = self.logits(input, inference, average).softmax(-1)
-        return Prediction(probabilities.argmax(-1), probabilities)
+        found = Prediction(probabilities.argmax(-1), probabilities)
+        found.classes = tuple(self.class_names or ())
+        return found
 
     def grow(self, num_new: int, names: Sequence[str] | None = None) -> None:
         """Append classes to every class head; the logits of old classes do not change.

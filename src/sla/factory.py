@@ -1,8 +1,9 @@
 """Classifiers by name: `create` one from a backbone and a method, `save` it, `load` it."""
 
+import json
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
 from sla.model_file import read_model_file, write_model_file
-from sla.plugins import name_of
+from sla.plugins import import_plugin, is_passed, name_of, passed_name, passing
 from sla.views import Views, parse_views
 
 FORMAT = 1
@@ -37,15 +38,22 @@ def create(
 ) -> Classifier:
     """A classifier with a named backbone (`resnet32`, `efficientnet_lite0`, `timm:...`) or your own module.
 
-    The default method is SLA with rotation and self-distillation; `options` are passed to the backbone.
+    Args:
+        backbone: a name, or a module that maps images to features (B, D) or to a map (B, D, H, W).
+        num_classes: N, at least 2.
+        method: SLA with rotation and self-distillation by default.
+        check_input: check for NaN and infinite pixels before every forward pass.
+        options: of the named backbone (`in_channels=1`, `pretrained=True`); of a module, `num_features` (D)
+            if it has no such attribute.
     """
     method = SLA(distill=True) if method is None else method
     if isinstance(backbone, nn.Module):
+        width = options.pop("num_features", None)
         if options:
             raise InputError(
                 f"options {', '.join(options)} are for named backbones, not for a module of yours"
             )
-        return Classifier(backbone, num_classes, method, check_input=check_input)
+        return Classifier(backbone, num_classes, method, num_features=width, check_input=check_input)
     model = Classifier(create_backbone(backbone, **options), num_classes, method, check_input=check_input)
     # `load` rebuilds the backbone and takes its weights from the file, so pretrained ones are not needed.
     model.spec = {"backbone": backbone, "options": {k: v for k, v in options.items() if k != "pretrained"}}
@@ -53,56 +61,97 @@ def create(
 
 
 def save(model: Classifier, path: str | Path, **about: Any) -> None:
-    """Write a classifier made with `create` to one safetensors file: weights, and how to rebuild it.
+    """Write a classifier to one safetensors file: weights, and how to rebuild it.
 
-    `about` is stored with them, as JSON: preprocessing, origin, ...
+    `about` is stored with them, as JSON: preprocessing, origin, ... Of a backbone, method or views of your
+    own only the weights are written: `load` takes such objects again.
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if not model.spec:
-        raise InputError("only a classifier made by create() with a named backbone can be saved whole")
-    if model.class_names is not None and len(model.class_names) != model.num_classes:
-        raise InputError(f"{len(model.class_names)} class names do not fit {model.num_classes} classes")
-    described = {
-        "format": FORMAT,
-        **model.spec,
-        "num_classes": model.num_classes,
-        "method": describe_method(model.method),
-        "classes": model.class_names,
-        "about": about,
-    }
-    if model.anytime_rule is not None:
-        described["anytime"] = model.anytime_rule.to_dict()
+    described = describe(model) | {"about": about}
     # What a criterion learns is for training alone: checkpoints keep it in their state.
     tensors = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
     write_model_file(Path(path), tensors, described)
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> Classifier:
+def load(
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    backbone: nn.Module | None = None,
+    method: Method | None = None,
+    views: Views | None = None,
+) -> Classifier:
     """The classifier that `save` wrote, in eval mode; `model.about` is what was stored with it.
 
     Loading a file never runs code from it.
+
+    Args:
+        path: the file.
+        device: where the model goes.
+        backbone: a module of yours in place of the one that the file describes; its weights become those of
+            the file.
+        method: a method of yours, likewise.
+        views: views of yours, where the file says that they were passed from Python.
     """
     described, weights = read_saved(path)
+    model = build(described, path, backbone=backbone, method=method, views=views)
     try:
-        method = restore_method(described["method"])
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        kind = described["backbone"]
+        if backbone is not None or is_passed(kind):
+            raise InputError(f"{path}: its weights do not fit the backbone or method given") from error
+        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
+    return model.to(device).eval()
+
+
+def describe(model: Classifier) -> dict[str, Any]:
+    """How to build this classifier again, as plain data: what `save` writes beside the weights."""
+    if model.class_names is not None and len(model.class_names) != model.num_classes:
+        raise InputError(f"{len(model.class_names)} class names do not fit {model.num_classes} classes")
+    module = {
+        "backbone": passed_name("backbone", model.backbone),
+        "options": {"num_features": model.num_features},
+    }
+    return {
+        "format": FORMAT,
+        **(model.spec or module),
+        "num_classes": model.num_classes,
+        "method": describe_method(model.method),
+        "classes": model.class_names,
+        "about": model.about,
+    } | ({} if model.anytime_rule is None else {"anytime": model.anytime_rule.to_dict()})
+
+
+def build(
+    described: dict[str, Any],
+    where: str | Path,
+    *,
+    backbone: nn.Module | None = None,
+    method: Method | None = None,
+    views: Views | None = None,
+) -> Classifier:
+    """The classifier that `describe` described, with new weights; `load` explains the arguments."""
+    try:
+        if method is None:
+            with passing(views=views):
+                method = restore_method(described["method"])
         # `save` never writes `pretrained`: a file that has it could make us download something.
         options = {key: value for key, value in described["options"].items() if key != "pretrained"}
-        model = create(described["backbone"], described["num_classes"], method, **options)
+        if backbone is not None:
+            options = {"num_features": options.get("num_features")}
+        kind = described["backbone"] if backbone is None else backbone
+        model = create(kind, described["num_classes"], method, **options)
         if "anytime" in described:
             model.anytime_rule = AnytimeRule.from_dict(described["anytime"])
     except MissingExtraError:
         raise
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise InputError(f"{where}: {error}") from None
     except Exception as error:  # a damaged description can raise anything
-        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        kind = described["backbone"]
-        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
+        raise InputError(f"{where}: its description is damaged ({type(error).__name__})") from error
     model.class_names, model.about = described["classes"], described["about"]
-    return model.to(device).eval()
+    return model
 
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -133,11 +182,15 @@ def describe_method(method: Method) -> dict[str, Any]:
             described["views"] = _text_of(value) if each.init else value.text
         elif each.name != "criterion":
             described[each.name] = value
+    if is_passed(described["name"]) or not _is_plain(described):
+        return {"name": passed_name("method", method)}  # only Python has it
     return described
 
 
 def restore_method(described: dict[str, Any]) -> Method:
     """The method that `describe_method` described; a class from outside sla must have been allowed."""
+    if is_passed(described["name"]):
+        return cast(Method, import_plugin(described["name"]))
     kind = find_method(described["name"]).make
     arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
     if takes_views(described["name"]):
@@ -146,14 +199,17 @@ def restore_method(described: dict[str, Any]) -> Method:
 
 
 def _text_of(views: Views) -> str:
-    """The text form of views, if it can be parsed again."""
+    """The text form of views if it can be parsed again, else a name for what only Python has."""
     try:
-        same = parse_views(views.text) == views
+        same = is_passed(views.text) or parse_views(views.text) == views
     except InputError:
         same = False
-    if not same:
-        raise InputError(
-            f"views of your own ({views.text}) cannot be written to a file unless they are named "
-            "package.module:Name; save the state_dict instead"
-        )
-    return views.text
+    return views.text if same else passed_name("views", views)
+
+
+def _is_plain(described: dict[str, Any]) -> bool:
+    try:
+        json.dumps(described)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -2,17 +2,21 @@
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
+from torch import nn
 
+from sla.criteria import Criterion
+from sla.datasets.objects import Objects, source_name
 from sla.disk import replacing
 from sla.errors import InputError, SLAWarning
-from sla.images.store import Splits
-from sla.plugins import allow_typed
+from sla.images.store import Dataset, Splits
+from sla.methods import Method
+from sla.plugins import allow_typed, passing
 from sla.progress import QUIET, Progress
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import with_absolute_paths
@@ -33,7 +37,10 @@ from sla.runs.plan import Plan
 from sla.runs.run import OpenedRun
 from sla.runs.signals import Stop
 from sla.runs.stages import explaining_a_full_disk, run_stages
+from sla.tasks.classifier.passed_objects import settings_of
+from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, find_task, make_config, with_values
+from sla.views import Views
 
 
 def train(
@@ -41,13 +48,13 @@ def train(
     out: str | Path,
     *,
     resume: bool = False,
-    splits: Splits | None = None,
+    splits: Splits | Objects | None = None,
     progress: Progress = QUIET,
-) -> OpenedRun:
+) -> OpenedRun[Any, Any]:
     """Train in the folder `out`, to the end or until stopped; every process of a group calls this alike.
 
-    `splits` are data already in memory; otherwise the configuration says where they come from. Returns the
-    run class of the configuration's task.
+    `splits` are data already in memory, or objects; otherwise the configuration says where they come from.
+    Returns the run class of the configuration's task.
     """
     folder, group = Path(out), join_group()
     progress = progress if group.leads else QUIET
@@ -83,7 +90,7 @@ def train(
 
 
 def preview(
-    config: TrainingConfig, *, splits: Splits | None = None, progress: Progress = QUIET
+    config: TrainingConfig, *, splits: Splits | Objects | None = None, progress: Progress = QUIET
 ) -> Plan[TrainingConfig]:
     """Give the messages that `train` gives before its first step, and write no run; returns the plan.
 
@@ -99,10 +106,44 @@ def preview(
         return task.prepare(plan, group, progress, starts=True, search=False)
 
 
+@overload
 def fit(
-    data: str | Path | Splits,
+    data: Any,
+    y: Any = None,
     out: str | Path | None = None,
     *,
+    task: Literal["classifier"] | None = None,
+    val: Any = None,
+    test: Any = None,
+    classes: Sequence[str] | None = None,
+    columns: tuple[str, str] | None = None,
+    backbone: str | nn.Module | None = None,
+    method: str | Method | None = None,
+    views: str | Views | None = None,
+    criterion: str | Criterion | None = None,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    progress: Progress = QUIET,
+    say: Callable[[str], None] | None = None,
+    watch: Callable[[int, int, dict[str, float]], None] | None = None,
+    **settings: Any,
+) -> Run: ...
+@overload
+def fit(data: Any, y: Any = None, out: str | Path | None = None, *, task: str, **settings: Any) -> Any: ...
+def fit(
+    data: Any,
+    y: Any = None,
+    out: str | Path | None = None,
+    *,
+    task: str | None = None,
+    val: Any = None,
+    test: Any = None,
+    classes: Sequence[str] | None = None,
+    columns: tuple[str, str] | None = None,
+    backbone: str | nn.Module | None = None,
+    method: str | Method | None = None,
+    views: str | Views | None = None,
+    criterion: str | Criterion | None = None,
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: Progress = QUIET,
@@ -113,15 +154,28 @@ def fit(
     """Train a classifier, or what `task` names, and return its run: a `Run` predicts, evaluates and exports.
 
     Args:
-        data: a folder, a CSV, a known dataset's name, or `Splits` in memory.
+        data: a folder, a CSV, or a known dataset's name; or objects: images (with labels in `y`), a torch
+            `Dataset` or `DataLoader` of images and labels, a Hugging Face dataset, a table of paths and
+            labels, a mapping of splits, `Splits`. docs/library.md says what images and labels can be.
+        y: the labels of images that are an array, a tensor or a list. A path here is taken as `out`.
         out: the run's folder; `runs/<name>` by default.
-        resume: continue the run in `out`.
+        task: classifier, or fewshot.
+        val: objects to choose the best checkpoint on, as `data` or as (images, labels); by default some of
+            the training images are held out.
+        test: objects to test on, likewise.
+        classes: the names of classes 0, 1, 2, ...; by default what the object or the labels say.
+        columns: the columns of image and label in a table; by default those with the usual names.
+        backbone: a name, or any module from images to features: a copy of it is trained.
+        method: a name (`sla+sd`), or an object (`SLA(Rotation(), distill=True)`).
+        views: a text (`rot4`), or an object (`Rotation()`).
+        criterion: `package.module:Name`, or any callable `(logits, target) -> loss`.
+        resume: continue the run in `out`; objects are passed again, and images compared by their content.
         config: a tree of settings, as in a run's config.yaml.
         progress: gets messages about what was found and chosen, and every step with its numbers.
         say: deprecated, as `watch` is: a subclass of `Progress` has `message` and `step` instead.
         watch: deprecated.
-        settings: any key of the tree with its dot written as two underscores: `method__name="sla"`,
-            `run__epochs=30`, `augment="crop(4), flip"`.
+        settings: any key of the tree with its dot written as two underscores: `run__epochs=30`,
+            `optimizer__learning_rate=0.01`, `augment="crop(4), flip"`.
     """
     if config is not None and not isinstance(config, dict):
         raise InputError(f"config must be a tree of settings, not {config!r}")
@@ -131,19 +185,72 @@ def fit(
             SLAWarning,
         )
         progress = _Callbacks(progress, say, watch)
-    splits = data if isinstance(data, Splits) else None
-    source = splits.name if splits is not None else str(data)
+    if isinstance(y, str | Path):
+        y, out = None, _only(y, out)
+    splits = _images(data, y, val=val, test=test, classes=classes, columns=columns)
+    source = data if splits is None else splits.name if isinstance(splits, Splits) else splits.source
     given = {key.replace("__", "."): value for key, value in settings.items()}
+    chosen, passed = settings_of(backbone, method, views, criterion)
+    if task is not None:
+        chosen["task"] = task
+    if twice := sorted(chosen.keys() & given.keys()):
+        raise InputError(f"{twice[0]} is given twice, by its key and as an argument")
+    given |= chosen
     allow_typed(given)
-    tree = with_values(config or {}, {"data.source": source, **given})
-    folder = Path(out) if out is not None else default_folder(source)
-    return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
+    tree = with_values(config or {}, {"data.source": str(source), **given})
+    own = Path("runs") / splits.name if isinstance(splits, Objects) else default_folder(str(source))
+    folder = Path(out) if out is not None else own
+    with passing(**passed):
+        return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 
 
-def open_run(folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> OpenedRun:
-    """A run of any task, by the run class of its task; `checkpoint` is last or best."""
+def open_run(
+    folder: str | Path,
+    checkpoint: str = "last",
+    device: str = "cpu",
+    *,
+    data: Any = None,
+    backbone: nn.Module | None = None,
+    method: Method | None = None,
+    views: Views | None = None,
+) -> OpenedRun[Any, Any]:
+    """A run of any task, by the run class of its task.
+
+    Args:
+        folder: of the run.
+        checkpoint: last or best.
+        device: where the model goes.
+        data: the objects that the run was trained on, as `fit` takes them or as `Objects`, to evaluate and
+            report on; images that it trained on are known by their content. Not needed for data on disk.
+        backbone, method, views: the objects that the run was trained with, if it was with objects.
+    """
     task = find_task(read_run_config(Path(folder)), f"{folder}/{CONFIG}")
-    return task.run_class(folder, checkpoint, device)
+    with passing(backbone=backbone, method=method, views=views):
+        run = task.run_class(folder, checkpoint, device)
+    if data is not None:
+        objects = data if isinstance(data, Objects) else Objects(data)
+        run.given = objects.load(run.config.data.stored_size)
+    return run
+
+
+def _images(data: Any, y: Any, **more: Any) -> Splits | Objects | None:
+    """Images in memory or as objects; None if `data` names them."""
+    named = isinstance(data, str | Path | Splits)
+    extra = {"y": y, **more} if named else {}
+    for name, value in extra.items():
+        if value is not None:
+            raise InputError(f"{name} is for images that are objects; {source_name(data)} has its own")
+    if isinstance(data, Splits):
+        return data
+    if isinstance(data, Dataset):
+        return Splits("dataset", data)
+    return None if named else data if isinstance(data, Objects) else Objects(data, y, **more)
+
+
+def _only(first: str | Path, out: str | Path | None) -> str | Path:
+    if out is not None:
+        raise InputError(f"y is the labels of images, not {str(first)!r}, and out is {str(out)!r}")
+    return first
 
 
 def _stored_config(folder: Path, config: TrainingConfig, in_memory: bool, group: Group) -> TrainingConfig:

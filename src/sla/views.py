@@ -1,5 +1,6 @@
 """Views: the transformations whose index becomes part of the label. Identity is always view 0."""
 
+import copy
 import re
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from sla.errors import InputError, nearest
 from sla.labels import is_readable
-from sla.plugins import import_plugin, is_plugin_name
+from sla.plugins import import_plugin, is_passed, is_plugin_name
 
 CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 
@@ -17,7 +18,7 @@ class Views:
     """An ordered set of M transformations of a batch; the base class of all views.
 
     Attributes:
-        text: the text form of the set: `parse_views(views.text)` returns it.
+        text: the text form of the set: `parse_views(views.text)` returns it, unless the views are your own.
         names: one short name per view, for display.
         channels: number of channels an image must have; None for any number.
         elements: the elementary transformations in the set, by the names that augmentations use for them
@@ -25,7 +26,7 @@ class Views:
             contradicts the label.
     """
 
-    text: str
+    text: str = "own"
     names: tuple[str, ...]
     channels: int | None = None
     elements: frozenset[str] = frozenset()
@@ -264,6 +265,8 @@ def _own_views(name: str) -> Views:
     views = found if isinstance(found, Views) else found() if callable(found) else None
     if not isinstance(views, Views):
         raise InputError(f"{name}: not views, nor a class or function that makes them")
+    if is_passed(name):
+        views = copy.copy(views)  # an object of the caller's, which keeps its own text
     views.text = name
     return views
 

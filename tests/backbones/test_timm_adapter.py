@@ -123,7 +123,8 @@ def write(text):
 write("raise RuntimeError('CUDA versions differ')")
 try:
     import_torchvision()
-except RuntimeError as error:
+except ValueError as error:
+    assert "does not fit torch" in str(error) and "same build" in str(error)
     assert "CUDA versions differ" in str(error)
 else:
     raise AssertionError("another failure was hidden")

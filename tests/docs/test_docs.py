@@ -51,23 +51,23 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "augment": {"disk", "images", "sampling"},
     "datasets": {"disk", "images", "progress", "sampling"},
     "export": {"augment", "core", "disk", "images", "progress", "sampling"},
-    "adapters": {"core", "factory"},
+    "adapters": {"augment", "backbones", "core", "factory", "sampling"},
     "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats"},
     "data": {"datasets", "renamed"},  # old places of names, as training is
     "training": {"renamed"},
 }
 MAY_IMPORT["accelerate"] = {"core", "export"}
-MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file"}
+MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file", "plugins"}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "accelerate", "export", "factory", "plugins", "stats"}
-MAY_IMPORT["session"] = {"disk", "images", "plugins", "progress", "runs", "tasks"}
-MAY_IMPORT["compare"] = {"core", "disk", "images", "progress", "runs", "stats", "tasks"}
+MAY_IMPORT["session"] = {"core", "datasets", "disk", "images", "plugins", "progress", "runs", "tasks"}
+MAY_IMPORT["compare"] = {"core", "datasets", "disk", "images", "progress", "runs", "stats", "tasks"}
 MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}
 MAY_IMPORT["report"] = MAY_IMPORT["compare"] | {"compare", "datasets", "demo", "sampling"}
 MAY_IMPORT["reproduce"] = MAY_IMPORT["tasks"] | {"tasks", "session", "compare", "recipes", "report"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # it stands on top of all
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = {"allocator", "core", "backbones", "factory", "hooks", "plugins", "progress"}
-MAY_IMPORT["__init__"] |= {"tasks", "session"}
+MAY_IMPORT["__init__"] |= {"datasets", "tasks", "session"}
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
     "augment": 24,
     "fewshot_gain": 32,

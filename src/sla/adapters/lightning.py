@@ -1,14 +1,24 @@
 """A Lightning module around a classifier."""
 
+import contextlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sla.backbones.torchvision_import import import_torchvision
 from sla.classifier import Classifier
-from sla.errors import MissingExtraError
+from sla.errors import InputError, MissingExtraError
+from sla.factory import build, describe
 
+for name in [
+    name for name in sys.modules if name.startswith("lightning.") and "lightning" not in sys.modules
+]:
+    del sys.modules[name]  # what an import that failed has left
+with contextlib.suppress(MissingExtraError):  # Lightning does without
+    import_torchvision()  # its metrics import it, and fail where it does not fit the installed torch
 try:
     from lightning.pytorch import LightningModule
 except ImportError:
@@ -20,15 +30,27 @@ Configure = Callable[[nn.Module], Any]  # what configure_optimizers returns, fro
 class SLAModule(LightningModule):
     """Train with `Trainer.fit`: logs the loss and its parts, and the accuracy of every kind of inference.
 
+    `SLAModule.load_from_checkpoint(path)` builds the classifier again from its description in the checkpoint;
+    one with a backbone, method or views of your own needs `load_from_checkpoint(path, model=...)`.
+
     Args:
         model: any classifier.
         configure: from the classifier to what Lightning's `configure_optimizers` returns; SGD by default.
+        description: what a checkpoint says about its classifier; not for you to pass.
     """
 
-    def __init__(self, model: Classifier, configure: Configure | None = None) -> None:
+    def __init__(
+        self,
+        model: Classifier | None = None,
+        configure: Configure | None = None,
+        description: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
-        self.model = model
-        self.configure = configure or (lambda m: torch.optim.SGD(m.parameters(), 0.1, 0.9, weight_decay=1e-4))
+        if model is None and description is None:
+            raise InputError("a Lightning module needs a classifier: SLAModule(sla.create(...))")
+        self.model = build(description, "the checkpoint") if model is None else model  # type: ignore[arg-type]
+        self.configure = configure or _sgd
+        self.save_hyperparameters({"description": describe(self.model)})
 
     def forward(self, input: Tensor) -> Tensor:
         """The best class logits in one pass."""
@@ -50,3 +72,7 @@ class SLAModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """What `configure` makes of the classifier."""
         return self.configure(self.model)
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-4)

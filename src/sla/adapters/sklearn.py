@@ -1,108 +1,257 @@
 """A scikit-learn style estimator: `fit`, `predict`, `predict_proba` and `score` on arrays of images."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sla.augment.ops import Pipeline
+from sla.augment.pipelines import eval_pipeline, train_pipeline
+from sla.backbones import count_features, find_weights
+from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.factory import create
 from sla.heads import is_whole
-from sla.methods import create_method
+from sla.methods import Method, create_method
+from sla.sampling.draws import Draws
 from sla.views import parse_views
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils import check_array, check_random_state, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
 except ImportError:
     raise MissingExtraError("the scikit-learn estimator", "report") from None
+
+LEVELS = 255
+
+
+class _NotFittedError(InputError, NotFittedError):
+    """Both what this package and what scikit-learn raises."""
 
 
 class SLAClassifier(ClassifierMixin, BaseEstimator):
     """Images (n, H, W), (n, H, W, C) or (n, C, H, W) and labels of any kind in, a classifier out.
 
-    Pixels are standardised by the training set's mean and deviation; nothing else is done to them. For crops,
-    flips and schedules of your own, write a loop around the classifier.
+    Pixels are standardised by mean and deviation of the training images, or as pretrained weights expect. To
+    augment or resize images, pixels of any range are first scaled to 256 levels. Can be cloned,
+    cross-validated, searched over and pickled.
+
+    Args:
+        method: a name (`sla+sd`, `sla`, `baseline`, ...) or a method object.
+        views: a text such as `rot4`; the views of a method given by name.
+        backbone: a name, or a module from images to features; a copy of it is trained.
+        weights: none, or pretrained: published weights of the named backbone.
+        augment: label-preserving augmentation, e.g. `crop(1)`, `crop(4), flip`, or none.
+        resolution: pixels a side that the backbone sees; default: of the images.
+        image_shape: of images that are rows of a two-dimensional X: (H, W), (C, H, W) or (H, W, C).
+        inference: single, aggregated or distilled; default: the best in one pass.
+        epochs: passes over the images.
+        batch_size: images per step, before views.
+        learning_rate: the highest one of the one-cycle schedule.
+        device: cpu, cuda, mps, ...
+        random_state: the seed of weights, order and augmentation.
+
+    Attributes:
+        classes_: the labels, sorted, in the order of `predict_proba`.
+        model_: the trained classifier.
     """
 
     def __init__(
         self,
-        method: str = "sla+sd",
+        method: str | Method = "sla+sd",
         views: str = "rot4",
-        backbone: str = "resnet8",
+        backbone: str | nn.Module = "resnet8",
+        weights: str = "none",
+        augment: str = "none",
+        resolution: int | None = None,
+        image_shape: tuple[int, ...] | None = None,
         inference: str | None = None,
         epochs: int = 30,
         batch_size: int = 64,
         learning_rate: float = 0.05,
+        device: str = "cpu",
         random_state: int = 0,
     ) -> None:
         self.method = method
         self.views = views
         self.backbone = backbone
+        self.weights = weights
+        self.augment = augment
+        self.resolution = resolution
+        self.image_shape = image_shape
         self.inference = inference
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.device = device
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> "SLAClassifier":  # noqa: N803
-        """Train from scratch on all of X."""
+        """Train on all of X, from the first weights on."""
         for name in ("epochs", "batch_size"):
             if not is_whole(getattr(self, name), 1):
                 raise InputError(f"{name} must be a whole number from 1, not {getattr(self, name)!r}")
-        images, labels = _images(X), np.asarray(y)
-        if labels.shape != (len(images),):
-            raise InputError(f"{len(images)} images but labels of shape {labels.shape}")
+        images = self._images(X)
+        labels = _labels(y, len(images))
         self.classes_, numbers = np.unique(labels, return_inverse=True)
-        self.mean_, self.std_ = float(images.mean()), float(images.std()) or 1.0
-        images, targets = (images - self.mean_) / self.std_, torch.as_tensor(numbers)
+        if len(self.classes_) < 2:
+            raise InputError("a classifier needs at least two classes; these labels have one class")
+        self.n_features_in_ = int(np.prod(images.shape[1:]))
+        self._choose_scale(images)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.random_state)
-            method = create_method(self.method, parse_views(self.views))
-            self.model_ = create(self.backbone, len(self.classes_), method, in_channels=images.shape[1])
-            self._train(images, targets)
+            seed = self.random_state
+            torch.manual_seed(seed if isinstance(seed, int) else check_random_state(seed).randint(2**31))
+            self.model_ = self._build(len(self.classes_), images).to(self.device)
+            self.n_iter_ = self._train(images, torch.as_tensor(numbers))
+        self.model_.class_names = [str(label) for label in self.classes_]
         self.model_.eval()
         return self
-
-    def _train(self, images: Tensor, targets: Tensor) -> None:
-        size = min(int(self.batch_size), len(images))
-        steps = int(self.epochs) * (len(images) // size)
-        optimizer = torch.optim.SGD(
-            self.model_.parameters(), self.learning_rate, momentum=0.9, nesterov=True, weight_decay=5e-4
-        )
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
-        for _ in range(self.epochs):
-            # Batch norm needs more than one image: the rest of an epoch that fills no batch waits.
-            for rows in torch.randperm(len(images))[: len(images) // size * size].split(size):
-                optimizer.zero_grad()
-                self.model_(images[rows], targets[rows])["loss"].backward()
-                optimizer.step()
-                schedule.step()
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """(n, N) probabilities in the order of `classes_`."""
         if not hasattr(self, "model_"):
-            raise InputError("this SLAClassifier is not fitted yet: call fit first")
-        batches = ((_images(X) - self.mean_) / self.std_).split(256)
-        found = [self.model_.predict(batch, self.inference).probabilities for batch in batches]
-        return torch.cat(found).numpy()
+            raise _NotFittedError("this SLAClassifier is not fitted yet: call fit first")
+        images = self._images(X)
+        if (found := int(np.prod(images.shape[1:]))) != self.n_features_in_:
+            raise InputError(
+                f"X has {found} features, but SLAClassifier is expecting {self.n_features_in_} features as "
+                "input, the pixels of the images it was fitted to"
+            )
+        prepare = self._pipeline(eval_pipeline)
+        parts = []
+        for batch in images.split(256):
+            seen = prepare(batch, Draws(0, 0, len(batch))).to(self.device)
+            parts.append(self.model_.predict(seen, self.inference).probabilities.cpu())
+        return torch.cat(parts).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """(n,) labels, as `fit` got them."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = self.image_shape is not None
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.poor_score = True  # on rows of numbers, which are no images
+        return tags
 
-def _images(array: Any) -> Tensor:
-    """Any of the layouts -> float32 (n, C, H, W)."""
-    images = torch.as_tensor(np.asarray(array, dtype=np.float32))
-    if images.ndim == 3:
-        images = images.unsqueeze(1)
-    elif images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
-        images = images.permute(0, 3, 1, 2)
-    if images.ndim != 4 or not len(images):
-        shape = np.asarray(array).shape
-        raise InputError(f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), not {shape}")
-    if not bool(torch.isfinite(images).all()):
-        raise InputError("the images have pixels that are NaN or infinite")
-    return images
+    def _build(self, num_classes: int, images: Tensor) -> Classifier:
+        method = self.method
+        if isinstance(method, str):
+            method = create_method(method, parse_views(self.views))
+        if isinstance(self.backbone, nn.Module):
+            backbone = copy.deepcopy(self.backbone)
+            width = count_features(backbone, self.image_shape_)
+            return create(backbone, num_classes, method, num_features=width)
+        options = {"pretrained": True} if self.weights == "pretrained" else {}
+        return create(self.backbone, num_classes, method, in_channels=images.shape[1], **options)
+
+    def _train(self, images: Tensor, targets: Tensor) -> int:
+        size = min(int(self.batch_size), len(images))
+        steps = int(self.epochs) * (len(images) // size)
+        optimizer = torch.optim.SGD(
+            self.model_.parameters(), self.learning_rate, momentum=0.9, nesterov=True, weight_decay=5e-4
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
+        prepare, seed = self._pipeline(train_pipeline), torch.initial_seed()
+        for step in range(steps):
+            place = step % (len(images) // size)
+            if not place:
+                # Batch norm needs more than one image: the rest of an epoch that fills no batch waits.
+                order = torch.randperm(len(images))[: len(images) // size * size].split(size)
+            rows = order[place]
+            seen = prepare(images[rows], Draws(seed, step, size)).to(self.device)
+            optimizer.zero_grad()
+            self.model_(seen, targets[rows].to(self.device))["loss"].backward()
+            optimizer.step()
+            schedule.step()
+        return steps
+
+    def _choose_scale(self, images: Tensor) -> None:
+        """The range of pixels that becomes 0 to 255, mean and deviation, and the size that the model sees."""
+        if self.weights not in ("none", "pretrained"):
+            raise InputError(f"weights are none or pretrained, not {self.weights!r}")
+        low, high = float(images.min()), float(images.max())
+        if low >= 0 and high <= LEVELS:  # levels, or shares of the brightest
+            low, high = 0.0, 1.0 if high <= 1 else LEVELS
+        self.low_, self.span_ = low, high - low or 1.0
+        self.mean_, self.std_ = float(images.mean()), float(images.std()) or 1.0
+        height, width = images.shape[2:]
+        self.image_shape_ = images.shape[1], self.resolution or height, self.resolution or width
+        # Nothing to do to a pixel but standardise it: then images need not be square.
+        self.is_plain_ = self.augment == self.weights == "none" and self.resolution is None
+        if not self.is_plain_ and self.image_shape_[1] != self.image_shape_[2]:
+            raise InputError(f"images of {height} x {width} pixels are not square: set resolution too")
+
+    def _pipeline(self, make: Callable[..., Pipeline]) -> Callable[[Tensor, Draws], Tensor]:
+        """From pixels as they are given to what the model sees, in training or in evaluation."""
+        low, span, mean, std = self.low_, self.span_, self.mean_, self.std_
+        if self.is_plain_:
+            return lambda images, draws: (images - mean) / std
+        channels, size, _ = self.image_shape_
+        moments = ((mean - low) / span,) * channels, (std / span,) * channels
+        if self.weights == "pretrained" and (known := find_weights(str(self.backbone))):
+            moments = known.input.mean, known.input.std
+        pipeline = make(self.augment, size, *moments)
+
+        def prepare(images: Tensor, draws: Draws) -> Tensor:
+            levels = ((images - low) / span * LEVELS).round().clamp(0, LEVELS).to(torch.uint8)
+            return pipeline(levels, draws, torch.ones(len(images)))
+
+        return prepare
+
+    def _images(self, array: Any) -> Tensor:
+        """Any of the layouts -> float32 (n, C, H, W)."""
+        array = np.asarray(array) if isinstance(array, Tensor) else array
+        try:
+            found = check_array(
+                array,
+                dtype=np.float32,
+                allow_nd=True,
+                ensure_2d=False,
+                ensure_all_finite=False,
+            )
+        except ValueError as error:
+            raise InputError(" ".join(str(error).split())) from None
+        shape = self.image_shape
+        if found.ndim == 2 and shape is not None:
+            if found.shape[1] != np.prod(shape):
+                raise InputError(
+                    f"X has {found.shape[1]} features, but an image {shape} has {np.prod(shape)}"
+                )
+            found = found.reshape(len(found), *shape)
+        images = torch.from_numpy(np.ascontiguousarray(found))
+        if images.ndim == 3:
+            images = images.unsqueeze(1)
+        elif images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
+            images = images.permute(0, 3, 1, 2)
+        if images.ndim != 4 or not len(images):
+            raise InputError(
+                f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), not {tuple(found.shape)}; for rows "
+                "of pixels say image_shape=(H, W)"
+            )
+        if not bool(torch.isfinite(images).all()):
+            raise InputError("the images have pixels that are NaN or infinite")
+        return images
+
+
+def _labels(y: Any, count: int) -> np.ndarray:
+    """(n,) labels of classes."""
+    if y is None:
+        raise InputError("SLAClassifier requires y to be passed, but the target y is None")
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = column_or_1d(labels, warn=True)  # with scikit-learn's own warning
+    if labels.shape != (count,):
+        raise InputError(f"{count} images but labels of shape {labels.shape}")
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        raise InputError(" ".join(str(error).split())) from None
+    return labels

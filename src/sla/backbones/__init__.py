@@ -5,6 +5,7 @@ nothing of heads or classes. A family of them is one file in this folder and one
 says whether weights are published. A backbone of your own is a class or factory, `package.module:Name`.
 """
 
+import copy
 import importlib
 import inspect
 import pkgutil
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.errors import InputError, nearest
-from sla.plugins import import_plugin, is_allowed, is_plugin_name
+from sla.plugins import import_plugin, is_allowed, is_passed, is_plugin_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -118,6 +119,8 @@ def check_backbone(name: str, options: dict[str, Any]) -> Factory | None:
 
 
 def _own_backbone(name: str, options: dict[str, Any]) -> "nn.Module":
+    if is_passed(name):
+        return _passed_backbone(import_plugin(name), options)
     try:
         backbone = import_plugin(name)(**options)
     except TypeError as error:
@@ -125,6 +128,39 @@ def _own_backbone(name: str, options: dict[str, Any]) -> "nn.Module":
     if not isinstance(getattr(backbone, "num_features", None), int):
         raise InputError(f"backbone {name!r}: it has no num_features, the width of its features")
     return backbone
+
+
+def _passed_backbone(module: Any, options: dict[str, Any]) -> "nn.Module":
+    """A copy of a module, with the width of its features as `num_features`."""
+    unknown = [option for option in options if option not in ("in_channels", "num_features")]
+    if unknown:
+        raise InputError(f"options {', '.join(unknown)} are for named backbones, not for a module of yours")
+    backbone = copy.deepcopy(module)
+    if "num_features" in options:
+        backbone.num_features = options["num_features"]
+    return backbone
+
+
+def count_features(backbone: "nn.Module", shape: tuple[int, ...]) -> int:
+    """D of a module that makes features (B, D), or maps (B, D, H, W), of images of this shape (C, H, W)."""
+    import torch
+
+    kind, was_training = type(backbone).__name__, backbone.training
+    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
+    try:
+        with torch.no_grad():
+            output = backbone.eval()(torch.zeros(2, *shape, device=device))
+    except Exception as error:  # whatever a module of one's own raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"the backbone {kind} fails on a batch {(2, *shape)}: {reason}") from error
+    finally:
+        backbone.train(was_training)
+    if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or len(output) != 2:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+        raise InputError(
+            f"the backbone {kind} gives {got} for two images, not features (2, D) or (2, D, H, W)"
+        )
+    return int(output.shape[1])
 
 
 def _factories() -> dict[str, Factory]:

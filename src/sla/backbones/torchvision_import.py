@@ -6,7 +6,7 @@ from types import ModuleType
 
 import torch
 
-from sla.errors import MissingExtraError
+from sla.errors import InputError, MissingExtraError
 
 _BOXES = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
@@ -23,9 +23,13 @@ def import_torchvision() -> ModuleType:
         if error.name != "torchvision":
             raise
         raise MissingExtraError("torchvision", "timm") from None
-    except RuntimeError as error:
+    except (RuntimeError, OSError, ImportError) as error:
         if "operator torchvision::nms does not exist" not in str(error):
-            raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InputError(
+                f"torchvision does not fit torch {torch.__version__}: install the torchvision of the same "
+                f"build, CPU or CUDA, as torch ({reason})"
+            ) from error
     # Only now: to declare what the real library then declares as well ends the process.
     for operator in ("nms", "qnms"):
         torch.library.define(f"torchvision::{operator}", _BOXES)

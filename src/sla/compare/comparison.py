@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -193,15 +192,15 @@ def _values(config: ClassifierConfig) -> dict[str, Any]:
 
 
 def compare(
-    names: Sequence[str],
+    names: Sequence[str | Run],
     *,
     inference: str | None = None,
     checkpoint: str = "last",
-    data: str | Path | None = None,
+    data: Any = None,
     on_bad_image: OnBadImage | None = None,
     progress: Progress = QUIET,
 ) -> Comparison:
-    """Open runs, each `FOLDER` or `FOLDER:INFERENCE`, and evaluate all of them on the same images.
+    """Open runs, each `FOLDER`, `FOLDER:INFERENCE` or an opened `Run`, and evaluate all on the same images.
 
     The images are the first run's own test images (or held-out ones), or those of `data`. The inference is
     the one in the name, else `inference`, else each run's headline.

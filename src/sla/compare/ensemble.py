@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from sla.tasks.classifier.run import Run
 
 def evaluate_ensemble(
     runs: Sequence[Run],
-    data: str | Path | None = None,
+    data: Any = None,
     inference: str | None = None,
     *,
     on_bad_image: OnBadImage | None = None,

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from sla.datasets.objects import source_name
 from sla.errors import InputError, listed, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
@@ -13,7 +15,9 @@ from sla.runs.images_record import VAL
 from sla.tasks.classifier.run import Run
 
 
-def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> tuple[list[Run], list[str]]:
+def open_runs(
+    names: Sequence[str | Run], inference: str | None, checkpoint: str
+) -> tuple[list[Run], list[str]]:
     """The runs, one object a folder, and the kind of inference of each; refused where they do not compare."""
     if len(names) < 2:
         raise InputError("give two runs or more, or two kinds of one: sla compare RUN:single RUN:aggregated")
@@ -21,7 +25,9 @@ def open_runs(names: Sequence[str], inference: str | None, checkpoint: str) -> t
     runs: list[Run] = []
     kinds: list[str] = []
     for name in names:
-        folder, kind = split_name(name)
+        folder, kind = (name.folder, None) if isinstance(name, Run) else split_name(name)
+        if isinstance(name, Run):
+            opened.setdefault(folder.resolve(), name)
         run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
         kind = kind or inference or run.model.method.headline
         try:
@@ -62,7 +68,7 @@ class SharedImages:
     def __init__(
         self,
         runs: Sequence[Run],
-        data: str | Path | None,
+        data: Any,
         on_bad_image: OnBadImage | None,
         progress: Progress,
     ) -> None:
@@ -70,7 +76,8 @@ class SharedImages:
         self.notes = [run.unfinished for run in runs if run.unfinished]
         self.loaded: dict[object, Splits] = {}
         first, self.split = runs[0], ""
-        self.what = f"images of {shown(data)}" if data is not None else "test images"
+        name = shown(first.config.data.source if data is None else source_name(data))
+        self.what = f"images of {name}" if data is not None else "test images"
         found = {run: self._given(run, data) if data is not None else self._own(run, first) for run in runs}
         if self.split == VAL:
             self.notes.append(
@@ -82,7 +89,7 @@ class SharedImages:
         wanted = [name for name in dict.fromkeys(names[first]) if name in common]
         if not wanted:
             raise InputError(
-                f"no image of {shown(data or first.config.data.source)} can be used for all of these runs: "
+                f"no image of {name} can be used for all of these runs: "
                 "none was held out by each; name other data by --data"
             )
         if len(wanted) < len(names[first]):
@@ -101,7 +108,8 @@ class SharedImages:
                 + (": whether it has seen these images there is not known." if run.record is None else ".")
             )
             return self._given(run, source)
-        splits = run.splits or self._splits(run, source)  # a run that has just ended has them in memory
+        # A run that has just ended has them in memory.
+        splits = run.splits or run.given or self._splits(run, source)
         found = run.find_images(None, self.on_bad_image, self.progress, splits)
         if found is None:
             raise InputError(
@@ -112,16 +120,21 @@ class SharedImages:
         self.notes += found.notes
         return found.dataset
 
-    def _given(self, run: Run, data: str | Path) -> Dataset:
+    def _given(self, run: Run, data: Any) -> Dataset:
         found = run.find_images(data, self.on_bad_image, self.progress, self._splits(run, data))
         assert found is not None  # named data has images
         self.notes += found.notes
         return found.dataset
 
-    def _splits(self, run: Run, data: str | Path) -> Splits:
+    def _splits(self, run: Run, data: Any) -> Splits:
         """The data at the size of this run; what several runs read alike is read once."""
         own = run.config.data
-        key = (str(data), own.root, own.stored_size, own.on_bad_image)
+        key = (
+            data if isinstance(data, str | Path) else id(data),
+            own.root,
+            own.stored_size,
+            own.on_bad_image,
+        )
         if key not in self.loaded:
             self.loaded[key] = run.load_splits(data, self.on_bad_image, self.progress)
         return self.loaded[key]

@@ -17,6 +17,7 @@ from sla.datasets.folder import load_folder
 from sla.datasets.formats import Arrays, Parts
 from sla.datasets.formats.wordnet import class_lists
 from sla.datasets.layouts import expected_layout
+from sla.datasets.objects import refuse_object_source
 from sla.errors import InputError, SLAWarning, nearest
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import MEMORY_LIMIT, OnBadImage, Storage, store_files
@@ -44,6 +45,7 @@ def load(
     `./name` for a folder that has a dataset's name. `size` (H, W) is that of stored images and, like
     `cache`, `memory_limit` and `on_bad_image`, applies to datasets of image files (`load_folder`).
     """
+    refuse_object_source(str(data))
     both = (size, size) if isinstance(size, int) else size
     storage = Storage(both, on_bad_image, cache, memory_limit, progress)
     if isinstance(data, str) and data in CATALOGUE:

@@ -51,7 +51,7 @@ def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """
     with _opened(path, max_pixels) as image:
         image.load()
-        return _upright(_as_rgb(image), _orientation(image))
+        return _upright(as_rgb(image), _orientation(image))
 
 
 def read_size(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
@@ -72,7 +72,7 @@ def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, f
         box = draft[1] if draft else None
         turned = orientation in TURNED
         target = size if turned else size[::-1]
-        rgb = _as_rgb(image).resize(target, Image.Resampling.BICUBIC, box, reducing_gap=REDUCING_GAP)
+        rgb = as_rgb(image).resize(target, Image.Resampling.BICUBIC, box, reducing_gap=REDUCING_GAP)
         pixels = np.ascontiguousarray(np.asarray(_upright(rgb, orientation)).transpose(2, 0, 1))
     return pixels, height / width if turned else width / height
 
@@ -136,16 +136,17 @@ def _upright(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
 
 
-def _as_rgb(image: Image.Image) -> Image.Image:
+def as_rgb(image: Image.Image) -> Image.Image:
+    """Any mode as 8-bit RGB; transparency becomes white."""
     if image.mode == "F" or image.mode.startswith("I"):
-        return Image.fromarray(_to_8_bit(image)).convert("RGB")
+        return Image.fromarray(to_8_bit(image)).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _to_8_bit(image: Image.Image) -> np.ndarray:
+def to_8_bit(image: Image.Image) -> np.ndarray:
     """Deep greyscale as uint8 (H, W): scaled by the range of its type, or else by its own."""
     values = np.asarray(image)  # uint16, int32 or float32
     bits = getattr(image, "tag_v2", {}).get(BITS_PER_SAMPLE, 16)

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,11 +84,16 @@ def choose_size(paths: Paths) -> tuple[int, int]:
             error = error or bad
     if not sizes and error:
         raise error
+    edge = choose_edge(sizes)
+    return edge, edge
+
+
+def choose_edge(sizes: Sequence[tuple[int, int]]) -> int:
+    """The edge of the square for images of these sizes (H, W)."""
     edges = sorted(min(size) for size in sizes)
     edge = edges[len(edges) // 2]
     alike = len(set(sizes)) == 1 and sizes[0] == (edge, edge)
-    edge = min(edge, LARGE) if alike else min(max(edge, SMALL), LARGE)
-    return edge, edge
+    return min(edge, LARGE) if alike else min(max(edge, SMALL), LARGE)
 
 
 def readable_files(files: FileImages, known: Path, *, progress: Progress = QUIET) -> np.ndarray:

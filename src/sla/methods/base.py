@@ -1,7 +1,7 @@
 """The interface of methods, and their declaration: `register_method` names one, fields are its options."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from torch import Tensor, nn
@@ -155,7 +155,7 @@ def method_options(kind: type[Method]) -> dict[str, Any]:
 
 def takes_views(name: str) -> bool:
     """Whether the method of this name has views to set."""
-    return any(each.name == "views" and each.init for each in fields(find_method(name).make))  # type: ignore[arg-type]
+    return any(each.name == "views" for each in _arguments(find_method(name).make))
 
 
 def check_method(method: object) -> None:
@@ -173,6 +173,9 @@ def find_method(name: str) -> Declared:
     if not is_plugin_name(name):
         raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}, or package.module:Class")
     found = import_plugin(name)
+    if isinstance(found, Method):  # passed from Python
+        kind = type(found)
+        return Declared(kind, {each.name: getattr(found, each.name) for each in _arguments(kind)})
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"{name}: not a class of methods: it must be a subclass of sla.Method")
     return Declared(found, {})
@@ -181,7 +184,7 @@ def find_method(name: str) -> Declared:
 def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
     """A method by its name in the paper's tables or by `package.module:Class`; rotation by default."""
     kind, preset = find_method(name)
-    known = [each.name for each in fields(kind) if each.init]  # type: ignore[arg-type]
+    known = [each.name for each in _arguments(kind)]
     for given, value in options.items():
         if given not in known:
             raise InputError(f"method {name!r} has no option {given!r}{nearest(given, known)}")
@@ -190,3 +193,10 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
     if "views" in known:
         options["views"] = Rotation() if views is None else views
     return kind(**preset | options)
+
+
+def _arguments(kind: type[Method]) -> list[Any]:
+    """The fields of a method's class that are set when it is created."""
+    if not is_dataclass(kind):
+        raise InputError(f"{kind.__name__}: a method's class must be a frozen dataclass")
+    return [each for each in fields(kind) if each.init]

@@ -32,7 +32,7 @@ MISTAKES = 12  # shown as pictures
 def write_run_page(
     run: Run,
     path: Path,
-    data: str | Path | None = None,
+    data: Any = None,
     progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
 ) -> str:
@@ -47,7 +47,7 @@ def write_run_page(
             "report on: `sla report RUN DATA`"
         )
     run.warn(found.notes)
-    what = found.what if data is None else f"images of {shown(data)}"
+    what = found.what if data is None else f"images of {shown(source_name(data))}"
     dataset = same_classes(found.dataset, run.classes)
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")

@@ -51,7 +51,7 @@ class ModelConfig(Part):
 
     backbone: str | None = Field(None, description="resnet32, efficientnet_lite0, timm:NAME, ...")
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of the backbone")
-    weights: str | None = Field(None, description="none, pretrained, a file, or a run folder")
+    weights: str | None = Field(None, description="none, pretrained, a file, a run folder, or own")
     resolution: int | None = Field(None, ge=1, description="input size of the backbone, in pixels")
     mean: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
     std: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")

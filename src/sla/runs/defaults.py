@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 
 from sla.augment.pipelines import find_contradictions, read_policies
-from sla.backbones import check_backbone, find_weights
+from sla.backbones import check_backbone, count_features, find_weights
 from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
+from sla.plugins import import_plugin, is_passed
 from sla.runs.config import TrainingConfig
 from sla.runs.preprocessing import build_pipelines
 from sla.views import Views
@@ -42,7 +43,7 @@ def with_absolute_paths(config: Tree) -> Tree:
     source, weights = Path(config.data.source).expanduser(), Path(config.model.weights or "none").expanduser()
     if config.data.source and config.data.source not in CATALOGUE and source.exists():
         config = override(config, "data", source=str(source.absolute()))
-    if config.model.weights not in (None, "none", "pretrained") and weights.exists():
+    if config.model.weights not in (None, "none", "pretrained", "own") and weights.exists():
         config = override(config, "model", weights=str(weights.absolute()))
     return config  # of what does not exist, loading says what is wrong
 
@@ -118,6 +119,16 @@ def choose_input(config: Tree, splits: Splits) -> Tree:
         known = find_weights(model.backbone or "")
         mean, std = (known.input.mean, known.input.std) if known else (mean, std)
     return fill_missing(config, "model", mean=tuple(mean), std=tuple(std))
+
+
+def measure_backbone(config: Tree) -> Tree:
+    """The width of the features of a module that was passed from Python, as one of its options."""
+    model = config.model
+    if not is_passed(model.backbone or "") or "num_features" in model.options:
+        return config
+    edge = model.resolution or 0
+    width = count_features(import_plugin(model.backbone or ""), (len(model.mean or ()), edge, edge))
+    return override(config, "model", options={**model.options, "num_features": width})
 
 
 def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:

@@ -64,6 +64,7 @@ class OpenedRun(Generic[C, M]):
         self.model = self._load_model(weights, device)
         self.result: dict[str, Any] = read_result(self.folder)
         self.splits: Splits | None = None  # its images, while a run that has just ended still has them
+        self.given: Splits | None = None  # its images, where they were passed from Python again
 
     def _load_model(self, path: Path, device: str) -> M:
         raise NotImplementedError

@@ -14,6 +14,7 @@ from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint
 from sla.runs.config import TrainingConfig
 
 M = TypeVar("M", bound=nn.Module)
+OWN = "own"  # model.weights: those that a module passed from Python has, worth keeping
 
 
 def with_first_weights(build: Callable[[bool], M], config: TrainingConfig, first: bool) -> M:
@@ -25,7 +26,7 @@ def with_first_weights(build: Callable[[bool], M], config: TrainingConfig, first
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.run.seed)
         model = build(weights == "pretrained")
-    if weights not in ("none", "pretrained"):
+    if weights not in ("none", "pretrained", OWN):
         load_backbone(model.backbone, weights)  # type: ignore[arg-type]
     return model
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from sla.datasets.objects import Objects
 from sla.images.store import Splits
 from sla.progress import Progress
 from sla.runs.config import TrainingConfig
@@ -35,8 +36,8 @@ class Task:
 
     Args:
         name: the value of the key `task` of its configurations.
-        plan: (configuration, images in memory or None, progress) -> the configuration with its defaults, the
-            images, and the reasons for what was chosen.
+        plan: (configuration, images in memory, objects or None, progress) -> the configuration with its
+            defaults, the images, and the reasons for what was chosen.
         stages: (plan, group) -> the parts of the run in order; the first is called `train`.
         result: (the last stage's loop at its end, progress) -> the content of result.json.
         record: a finished run -> the columns `scores` and `more` of a row of reproduced results.
@@ -45,7 +46,7 @@ class Task:
     name: str
     config_class: type[TrainingConfig]
     run_class: type[OpenedRun[Any, Any]]
-    plan: Callable[[Any, Splits | None, Progress], Plan[Any]]
+    plan: Callable[[Any, Splits | Objects | None, Progress], Plan[Any]]
     stages: Callable[[Plan[Any], Group], list[Stage]]
     result: Callable[[Any, Progress], dict[str, Any]]
     record: Callable[[Any], dict[str, Any]]

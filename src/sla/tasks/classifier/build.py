@@ -10,7 +10,8 @@ from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import create
 from sla.methods import METHODS, Method, create_method, method_options
-from sla.runs.weights import with_first_weights
+from sla.plugins import is_passed
+from sla.runs.weights import OWN, with_first_weights
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.imbalance import build_criterion
@@ -50,6 +51,8 @@ def build_model(
         options = dict(config.model.options) | ({"pretrained": True} if pretrained else {})
         return create(config.model.backbone or "", len(classes), build_method(config, counts), **options)
 
+    if config.model.weights == OWN and not is_passed(config.model.backbone or ""):
+        raise InputError(f"model.weights={OWN} is for a module that is passed from Python; this is a name")
     model = with_first_weights(build, config, first)
     model.class_names = list(classes)
     return model

@@ -8,6 +8,7 @@ import torch
 
 from sla.augment.mixing import parse_mix
 from sla.datasets.catalogue import CATALOGUE
+from sla.datasets.objects import Objects
 from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
@@ -21,6 +22,7 @@ from sla.runs.defaults import (
     choose_input,
     fill_missing,
     has_pretrained,
+    measure_backbone,
     native_size,
     override,
     warn_of_contradictions,
@@ -39,7 +41,7 @@ LEAST_STEPS = 2000
 
 
 def make_plan(
-    config: ClassifierConfig, splits: Splits | None = None, progress: Progress = QUIET
+    config: ClassifierConfig, splits: Splits | Objects | None = None, progress: Progress = QUIET
 ) -> Plan[ClassifierConfig]:
     """Choose every value that is not given.
 
@@ -52,15 +54,19 @@ def make_plan(
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
     config = config if splits is not None else with_absolute_paths(config)
-    if splits is not None:
+    if isinstance(splits, Objects):
+        grey, native = splits.channels == 1, splits.native
+    elif splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = fill_missing(config, "data", stored_size=native)
     else:
         grey, native = _native(config)
     config = _choose_model(config, native, grey, reasons)
+    if isinstance(splits, Objects):
+        splits = splits.load(config.data.stored_size, progress=progress)
     splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
-    config = choose_input(config, splits)
+    config = measure_backbone(choose_input(config, splits))
     channels = len(config.model.mean or ())
     if channels != 3:
         reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")

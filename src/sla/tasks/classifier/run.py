@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import flip_pipelines
@@ -15,6 +16,7 @@ from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
+from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
@@ -22,7 +24,7 @@ from sla.images.content import dataset_keys
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
-from sla.images.store import Dataset, Splits
+from sla.images.store import Dataset, Images, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import find_checkpoint, step_of
@@ -111,15 +113,23 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return self.preprocessing.eval_pipeline()
 
     def predict(
-        self, files: Sequence[str | Path], inference: str | None = None, batch_size: int = 64
+        self, files: Sequence[Any] | np.ndarray | Tensor, inference: str | None = None, batch_size: int = 64
     ) -> Prediction:
-        """Class numbers and calibrated probabilities of image files, in their order."""
+        """Class numbers, their `names` and calibrated probabilities of images, in their order.
+
+        files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
+        """
         inference = inference or self.model.method.headline
         check_inference(inference, self.model.inferences)
-        if not files:
-            return Prediction(torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.model.num_classes))
+        if not len(files):
+            return self._prediction(torch.zeros(0, self.model.num_classes))
         self.warn_if_unfinished()
-        dataset = Dataset(self.pictures(files), np.zeros(len(files), np.int64), tuple(self.classes))
+        labels = np.zeros(len(files), np.int64)
+        if all(isinstance(file, str | Path) for file in files):
+            images: Images = self.pictures([str(file) for file in files])
+        else:
+            images = Objects(files, labels).load(self.preprocessing.stored_size).train.images
+        dataset = Dataset(images, labels, tuple(self.classes))
         try:
             outputs = infer(
                 self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,), fast=True
@@ -128,7 +138,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             raise BadImageError(error.path, error.reason, SKIP_HINT) from None
         logits = outputs.logits[inference]
         probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
-        return Prediction(probabilities.argmax(-1), probabilities)
+        return self._prediction(probabilities)
+
+    def _prediction(self, probabilities: Tensor) -> Prediction:
+        found = Prediction(probabilities.argmax(-1), probabilities)
+        found.classes = tuple(self.classes)
+        return found
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
         """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
@@ -167,11 +182,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Image files, to be read as the training images were."""
         return file_images(self.preprocessing, files)
 
-    def evaluate(
-        self, data: str | Path | Dataset | None = None, progress: Progress = QUIET, **options: Any
-    ) -> Outputs:
+    def evaluate(self, data: Any = None, progress: Progress = QUIET, **options: Any) -> Outputs:
         """Every kind of inference on the run's own test images, or on other data with the same classes.
 
+        `data`: a folder, a CSV, a known dataset's name, or objects as `sla.fit` takes them: (X, y), a torch
+        dataset, ...
         `options`: inferences, batch_size, workers, and what: the name of the pass for `progress`.
         """
         dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
@@ -225,7 +240,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def dataset(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
     ) -> Dataset:
@@ -262,7 +277,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def find_images(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         splits: Splits | None = None,
@@ -276,11 +291,10 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
             if record is not None:
                 return find_other(record, part, self._where(data), progress)
-            learnt = splits.test is None and same_source(str(data), self.config.data.source)
-            most = (
-                f"{shown(data)}: the run learnt from most of these images; without naming them, those held "
-            )
-            return FoundImages(part, OTHER, [f"{most}out are taken" if learnt else self._unrecorded])
+            learnt = splits.test is None and same_source(source_name(data), self.config.data.source)
+            most = "the run learnt from most of these images; without naming them, those held out are taken"
+            note = f"{shown(source_name(data))}: {most}" if learnt else self._unrecorded
+            return FoundImages(part, OTHER, [note])
         if splits is self.splits or record is None:  # a run that has just ended, or an old one
             return self._by_counts(
                 splits, [self._unrecorded] if by_content and splits is not self.splits else []
@@ -317,8 +331,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             "these is not known"
         )
 
-    def _where(self, data: str | Path) -> str:
-        return f"{shown(self.folder)} on {shown(data)}"
+    def _where(self, data: Any) -> str:
+        return f"{shown(self.folder)} on {shown(source_name(data))}"
 
     def warn(self, notes: Sequence[str]) -> None:
         """Of an unfinished run, and of images that differ from what the run had."""
@@ -328,14 +342,19 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def load_splits(
         self,
-        data: str | Path | None = None,
+        data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         **options: Any,
     ) -> Splits:
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
-        if data is None and self.splits is not None:
-            return self.splits
+        if data is None and (self.splits or self.given) is not None:
+            return self.splits or self.given  # type: ignore[return-value]
+        if isinstance(data, Splits):
+            return data
+        if data is not None and not isinstance(data, str | Path):
+            objects = data if isinstance(data, Objects) else Objects(data)
+            return objects.load(self.config.data.stored_size, progress=progress)
         return load_data(self.config.data, data, on_bad_image, progress, **options)
 
     def export(

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from sla.datasets.objects import Objects
 from sla.images.store import Splits
 from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
@@ -20,7 +21,7 @@ from sla.tasks.task import Task
 
 
 def plan_run(
-    config: ClassifierConfig, splits: Splits | None = None, progress: Progress = QUIET
+    config: ClassifierConfig, splits: Splits | Objects | None = None, progress: Progress = QUIET
 ) -> Plan[ClassifierConfig]:
     """The plan of a run with a teacher has that too."""
     plan = make_plan(config, splits, progress)

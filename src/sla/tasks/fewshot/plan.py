@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from sla.datasets.class_splits import load_class_splits
+from sla.datasets.class_splits import load_class_splits, split_classes
+from sla.datasets.objects import Objects
 from sla.errors import InputError
 from sla.images.store import Splits
 from sla.progress import QUIET, Progress
@@ -14,6 +15,7 @@ from sla.runs.defaults import (
     choose_input,
     fill_missing,
     has_pretrained,
+    measure_backbone,
     native_size,
     override,
     warn_of_contradictions,
@@ -30,7 +32,7 @@ MIDDLE = 96  # up to here pictures are seen at their own size
 
 
 def make_plan(
-    config: FewShotConfig, splits: Splits | None = None, progress: Progress = QUIET
+    config: FewShotConfig, splits: Splits | Objects | None = None, progress: Progress = QUIET
 ) -> Plan[FewShotConfig]:
     """Choose every value that is not given."""
     if not config.data.source and splits is None:
@@ -38,13 +40,18 @@ def make_plan(
     check_model(config)
     reasons: list[str] = []
     config = choose_device(config if splits is not None else with_absolute_paths(config))
-    native = max(splits.train.images.shape[1:]) if splits is not None else native_size(config.data.source)
+    if isinstance(splits, Objects):
+        native = splits.native
+    else:
+        native = max(splits.train.images.shape[1:]) if splits else native_size(config.data.source)
     config = _choose_model(config, native, reasons)
+    if isinstance(splits, Objects):
+        splits = with_class_splits(splits.load(config.data.stored_size, progress=progress), config)
     splits = splits or load_splits(config, progress)
     if splits.val is not None and config.data.val_per_class:
         splits = replace(splits, val=limited(splits.val, config.data.val_per_class, 0))
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
-    config = with_policies(choose_input(config, splits))
+    config = with_policies(measure_backbone(choose_input(config, splits)))
     tuned = config.model.weights != "none"
     rate = 0.01 if tuned else 0.1
     config = fill_missing(config, "optimizer", name="sgd", learning_rate=rate, backbone_factor=1.0)
@@ -77,6 +84,13 @@ def load_splits(config: FewShotConfig, progress: Progress = QUIET) -> Splits:
         on_bad_image=data.on_bad_image,
         progress=progress,
     )
+
+
+def with_class_splits(splits: Splits, config: FewShotConfig) -> Splits:
+    """Images of objects: as they were passed, or split by classes if all were passed together."""
+    if splits.val is not None or splits.test is not None:
+        return splits
+    return split_classes(splits, config.episodes.way, config.data.split_seed)
 
 
 def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> FewShotConfig:

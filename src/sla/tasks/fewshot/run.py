@@ -18,7 +18,7 @@ from sla.runs.run import OpenedRun, ScoreTable
 from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import evaluate_episodes
 from sla.tasks.fewshot.model import FewShotModel, build_model, load_model
-from sla.tasks.fewshot.plan import load_splits
+from sla.tasks.fewshot.plan import load_splits, with_class_splits
 
 
 class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
@@ -42,7 +42,8 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:
         """The run's own test classes."""
-        test = (self.splits or load_splits(self.config, progress)).test
+        given = with_class_splits(self.given, self.config) if self.given is not None else None
+        test = (self.splits or given or load_splits(self.config, progress)).test
         if test is None:
             raise InputError(f"{self.folder}: its data has no test classes: say what to test on with --data")
         return test

@@ -1,0 +1,76 @@
+"""A backbone, method, views or criterion given as an object: the keys that stand for it."""
+
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from sla.criteria import cross_entropy
+from sla.errors import InputError
+from sla.methods import METHODS, Method, check_method, method_options
+from sla.plugins import passed_name
+from sla.views import Views, check_views, parse_views
+
+
+def settings_of(
+    backbone: Any = None, method: Any = None, views: Any = None, criterion: Any = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys that these names or objects stand for, and the objects by role that keys cannot describe."""
+    keys: dict[str, Any] = {}
+    passed: dict[str, Any] = {}
+
+    def put(key: str, role: str, value: Any, kind: str) -> None:
+        if key in keys:
+            raise InputError(f"{kind} are given twice, by the method and by {role}=")
+        keys[key] = value if isinstance(value, str) else passed_name(role, value)
+        if not isinstance(value, str):
+            passed[role] = value
+
+    if backbone is not None and not isinstance(backbone, str | nn.Module):
+        raise InputError(f"a backbone is a name or a module, not {backbone!r}")
+    if backbone is not None:
+        put("model.backbone", "backbone", backbone, "backbones")
+    if isinstance(method, str):
+        keys["method.name"] = method
+    elif method is not None:
+        check_method(method)
+        own = _method_keys(method)
+        keys |= own or {"method.name": passed_name("method", method), "method.head": method.head}
+        passed |= {} if own else {"method": method}
+        if any(each.name == "views" and each.init for each in fields(method)):
+            put("method.views", "views", _text_or_views(method.views), "views")
+        if method.criterion is not cross_entropy:
+            put("method.criterion", "criterion", method.criterion, "criteria")
+    if views is not None:
+        if not isinstance(views, str):
+            check_views(views)
+        put("method.views", "views", views if isinstance(views, str) else _text_or_views(views), "views")
+    if criterion is not None:
+        if not isinstance(criterion, str) and not callable(criterion):
+            raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
+        put("method.criterion", "criterion", criterion, "criteria")
+    return keys, passed
+
+
+def _text_or_views(views: Views) -> str | Views:
+    """The text of views, if that is all there is to them."""
+    try:
+        return views.text if parse_views(views.text) == views else views
+    except InputError:
+        return views
+
+
+def _method_keys(method: Method) -> dict[str, Any]:
+    """The keys of a registered method; none if keys cannot say all of it."""
+    values = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
+    best: dict[str, Any] = {}
+    for name, (make, preset) in METHODS.items():
+        options = method_options(make)
+        if make is not type(method) or any(values[key] != value for key, value in preset.items()):
+            continue
+        described = {*preset, *options, "views", "criterion", "head"}
+        rest = {each.name: each.default for each in fields(make) if each.name not in described}  # type: ignore[arg-type]
+        if all(values.get(key, default) == default for key, default in rest.items()):
+            best = {f"method.{option}": values[option] for option in options}
+            best |= {"method.name": name, "method.head": method.head}
+    return best

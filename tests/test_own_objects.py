@@ -1,0 +1,288 @@
+"""Objects of one's own through `sla.fit` and back: data, backbones, methods, views and criteria."""
+
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fake_tables
+import sla
+from refusals import refused
+from sla.compare.comparison import compare
+from sla.datasets.load import load
+from sla.report.run import write_run_page
+from sla.runs.config import read_config
+from sla.runs.signals import StoppedError
+
+QUICK = {
+    "run__iterations": 4,
+    "run__batch_size": 16,
+    "run__evaluations": 1,
+    "run__compile": False,
+    "data__workers": 0,
+    "augment": "crop(1)",
+}
+SMALL = {**QUICK, "model__backbone": "convnet4", "model__options": {"width": 4}}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """120 real digits, uint8 (n, 1, 8, 8), and their labels."""
+    train = load("digits").train
+    return train.read(range(120)).images, train.targets[:120]
+
+
+class Net(nn.Module):
+    """A module that does not say how wide its features are."""
+
+    def __init__(self, width=6):
+        super().__init__()
+        self.layer = nn.Conv2d(1, width, 3, padding=1)
+
+    def forward(self, input):
+        return self.layer(input).relu()  # a map, which is averaged
+
+
+@dataclass(frozen=True)
+class Remembering(sla.Baseline):
+    """A method with a memory and an option that is no plain data."""
+
+    weight: object = None
+
+    def build_memory(self, num_images, num_classes):
+        memory = nn.Module()
+        memory.register_buffer("seen", torch.zeros(num_images))
+        return memory
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        if context.memory is not None:
+            context.memory.seen[context.indices] += self.weight
+        return super().losses(heads, features, target, context)
+
+
+class Mirror(sla.Views):
+    names = ("unchanged", "mirrored")
+
+    def apply(self, input, view):
+        return input.flip(-1) if view else input
+
+
+def squared(logits, target):
+    return (logits.softmax(1) - nn.functional.one_hot(target, logits.shape[1])).square().sum(1).mean()
+
+
+def data_of_each_kind(images, labels):
+    pillow = [Image.fromarray(image[0].numpy()) for image in images]
+    names = [f"digit {number}" for number in range(10)]
+    features = {"image": fake_tables.Image(), "label": fake_tables.ClassLabel(names)}
+    table = fake_tables.HubDataset(features, image=pillow, label=labels.tolist())
+    dataset = TensorDataset(images / 255, torch.as_tensor(labels))
+    return {
+        "tensors": (images, torch.as_tensor(labels)),
+        "Pillow and names": (pillow, [names[label] for label in labels]),
+        "dataset": (dataset,),
+        "loader": (DataLoader(dataset, batch_size=8),),
+        "table": ({"train": table, "test": table},),
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(digits, tmp_path_factory):
+    """A run on arrays."""
+    return sla.fit(digits[0].numpy(), digits[1], out=tmp_path_factory.mktemp("plain") / "run", **SMALL)
+
+
+def test_every_kind_of_data_trains_to_the_same_weights(plain, digits, tmp_path):
+    found = {}
+    for kind, data in data_of_each_kind(*digits).items():
+        run = sla.fit(*data, out=tmp_path / kind, **SMALL)
+        assert isinstance(run, sla.Run)
+        assert run.is_finished
+        found[kind] = run.model.state_dict()
+    first = plain.model.state_dict()
+    for kind, weights in found.items():
+        assert all(torch.equal(first[name], weights[name]) for name in first), kind
+    assert read_config(tmp_path / "loader" / "config.yaml")["data"]["source"] == "object.data:TensorDataset"
+
+
+def test_a_table_of_files_trains(digits, tmp_path, data_folder):
+    images, labels = digits
+    paths = [tmp_path / f"{row}.png" for row in range(40)]
+    for path, image in zip(paths, images, strict=False):
+        Image.fromarray(image[0].numpy()).resize((20, 16)).save(path)
+    frame = fake_tables.Frame(path=paths, label=(labels[:40] % 2).tolist())
+    run = sla.fit(frame, out=tmp_path / "run", **SMALL | {"model__options": {"width": 4}})
+    assert run.config.data.stored_size == 32
+    assert run.predict(paths[:3]).names == [run.classes[n] for n in run.predict(paths[:3]).labels]
+
+
+def test_pandas_and_hugging_face_themselves(digits, tmp_path):
+    images, labels = digits
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: a stand-in is tested")
+    path = tmp_path / "0.png"
+    Image.fromarray(images[0, 0].numpy()).save(path)
+    frame = pandas.DataFrame({"path": [str(path)] * 4, "label": ["a", "b", "a", "b"]})
+    assert sla.Objects(frame).load().train.classes == ("a", "b")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: a stand-in is tested")
+    table = datasets.Dataset.from_dict({"image": [str(path)] * 4, "label": list(labels[:4])})
+    table = table.cast_column("image", datasets.Image())
+    assert len(sla.Objects(table).load().train) == 4
+
+
+@pytest.fixture(scope="module")
+def own(digits, tmp_path_factory):
+    """A run in which everything is an object; and the objects."""
+    objects = {
+        "backbone": Net(),
+        "method": Remembering(weight=torch.tensor(1.0)),
+        "criterion": squared,
+    }
+    out = tmp_path_factory.mktemp("own") / "run"
+    return sla.fit(*digits, out=out, **objects, **QUICK), objects
+
+
+def test_a_run_of_objects_is_opened_and_evaluated_with_them(own, plain, digits, tmp_path):
+    run, objects = own
+    tree = read_config(run.folder / "config.yaml")
+    assert tree["model"]["backbone"] == "object.backbone:Net"
+    assert tree["model"]["options"] == {"in_channels": 1, "num_features": 6}  # measured
+    assert tree["method"]["name"] == "object.method:Remembering"
+    assert tree["method"]["criterion"] == "object.criterion:squared"
+    assert not torch.equal(run.model.backbone.layer.weight, objects["backbone"].layer.weight)  # a copy
+    refused("method: an object that was passed from Python", sla.Run, run.folder)
+    refused("backbone: an object that was", sla.open_run, run.folder, method=objects["method"])
+    refused("do not fit the backbone", sla.open_run, run.folder, backbone=Net(7), method=objects["method"])
+    parts = {"backbone": Net(), "method": objects["method"]}
+    again = sla.open_run(run.folder, **parts, data=digits)
+    torch.testing.assert_close(again.evaluate().logits["single"], run.evaluate().logits["single"])
+    assert "held-out" in write_run_page(again, tmp_path / "report.html")
+    with pytest.warns(sla.SLAWarning, match="were trained on and are left out"):
+        assert len(again.evaluate(digits).targets) == len(run.evaluate().targets)
+    found = compare([again, plain])
+    assert len(found.entries) == 2
+    found = again.predict(digits[0][:5])  # images as objects, too
+    assert found.names == [again.classes[number] for number in found.labels]
+    labels, probabilities = found
+    assert torch.equal(labels, probabilities.argmax(1))
+
+
+@pytest.mark.slow
+def test_a_run_of_objects_is_exported(own, digits, tmp_path):
+    run, objects = own
+    again = sla.open_run(run.folder, backbone=Net(), method=objects["method"], data=digits)
+    assert again.export(tmp_path / "model.onnx").what == "held-out images"
+
+
+def test_commands_say_in_one_line_that_python_has_the_objects(own, plain, stopped):
+    run, _ = own
+    assert "method: an object that was passed from Python" in stopped(2, "evaluate", run.folder)
+    for command in ("evaluate", "report"):
+        assert "these images were passed from Python (arrays)" in stopped(2, command, plain.folder)
+    assert "passed from Python" in stopped(2, "train", "--resume", "--out", plain.folder)
+
+
+def test_resuming_compares_images_by_content(digits, tmp_path, stop_at):
+    images, labels = digits
+    objects = {"backbone": Net(), "criterion": squared}
+    torch.manual_seed(0)
+    whole = sla.fit(images, labels, tmp_path / "whole", **objects, **QUICK)
+    with pytest.raises(StoppedError):
+        sla.fit(images, labels, tmp_path / "half", **objects, **QUICK, progress=stop_at(2))
+    resume = {"out": tmp_path / "half", "resume": True}
+    refused("1 is gone, 1 is new", sla.fit, images.clone().index_fill_(0, torch.tensor([3]), 0), labels,
+            **resume, **objects)  # fmt: skip
+    refused("criterion: an object that was passed", sla.fit, images, labels, **resume, backbone=Net())
+    refused("model.backbone", sla.fit, images, labels, **resume, backbone=nn.Flatten())
+    again = sla.fit(images.numpy(), labels.tolist(), **resume, **objects)
+    first, second = whole.model.state_dict(), again.model.state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert (tmp_path / "whole" / "metrics.csv").read_bytes() == (
+        tmp_path / "half" / "metrics.csv"
+    ).read_bytes()
+
+
+def test_objects_of_ours_become_plain_keys(digits, tmp_path):
+    method = sla.SLA(sla.Rotation(0, 180), distill=True, beta=0.5)
+    run = sla.fit(*digits, out=tmp_path / "run", method=method, **SMALL)
+    keys = run.config.method
+    assert (keys.name, keys.views, keys.beta) == ("sla+sd", "rot2", 0.5)
+    assert sla.Run(run.folder).model.method == method
+    same = sla.fit(*digits, out=tmp_path / "same", method="sla+sd", views="rot2", method__beta=0.5, **SMALL)
+    ours, theirs = run.model.state_dict(), same.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    with_views = sla.fit(*digits, out=tmp_path / "views", views=Mirror(), **SMALL)
+    assert with_views.model.method.views.names == Mirror.names
+    assert len(sla.open_run(with_views.folder, views=Mirror()).model.method.views) == 2
+    refused("given twice", sla.fit, *digits, method=sla.SLA(), views="rot2")
+    refused("method.views is given twice", sla.fit, *digits, views="rot2", method__views="rot4")
+
+
+def test_own_weights_are_kept_and_tuned(digits, tmp_path):
+    net = Net()
+    run = sla.fit(*digits, out=tmp_path / "run", backbone=net, model__weights="own", **QUICK)
+    assert run.config.optimizer.name == "adamw"  # as for pretrained weights
+    assert (run.model.backbone.layer.weight - net.layer.weight).abs().max() < 0.05
+    refused(
+        "is for a module that is passed", sla.fit, *digits, out=tmp_path / "x", model__weights="own", **SMALL
+    )
+
+
+def test_few_shot_learning_from_objects(digits, tmp_path):
+    few = {"task": "fewshot", "episodes__way": 2, "episodes__query": 2, "episodes__test_query": 2}
+    few |= {"run__iterations": 2, "run__evaluations": 1, "episodes__val_shot": 1, "episodes__test_shots": [1]}
+    few |= {"data__val_per_class": 4, "episodes__val_episodes": 4, "episodes__test_episodes": 4}
+    run = sla.fit(*digits, out=tmp_path / "few", **few)
+    assert run.task == "fewshot"
+    again = sla.open_run(run.folder, data=digits)
+    assert again.test_set().classes == run.splits.test.classes
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("a backbone is a name or a module", {"backbone": 3}),
+        ("fails on a batch", {"backbone": nn.Linear(5, 5)}),
+        ("not features (2, D)", {"backbone": nn.Flatten(0)}),
+        ("a method is an object such as SLA()", {"method": 3}),
+        ("views are an object such as Rotation()", {"views": 3}),
+        ("a criterion is callable", {"criterion": 3}),
+        ("are for named backbones", {"backbone": nn.Flatten(), "model__options": {"width": 3}}),
+        ("needs at least two classes", {"classes": ["0"], "y": np.zeros(120)}),
+    ],
+)
+def test_wrong_objects_get_one_line(digits, tmp_path, words, options):
+    options.setdefault("y", digits[1])
+    refused(words, sla.fit, digits[0], out=tmp_path / "run", **QUICK, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_arguments_for_objects_are_refused_beside_a_name(tmp_path):
+    refused("val is for images that are objects", sla.fit, "digits", val=([], []))
+    refused("y is the labels of images", sla.fit, "digits", "runs/x", "runs/y")
+
+
+def test_models_of_ones_own_are_saved_and_loaded(tmp_path, digits):
+    images = digits[0][:4] / 255
+    views = sla.CustomViews(mirrored=lambda x: x.flip(-1))
+    for method in (sla.SLA(distill=True), sla.SLA(views), Remembering(weight=1)):
+        model = sla.create(Net(), 3, method, num_features=6).eval()
+        model.class_names = ["a", "b", "c"]
+        sla.save(model, tmp_path / "model.safetensors")
+        refused("passed from Python|you have not allowed it", sla.load, tmp_path / "model.safetensors")
+        again = sla.load(tmp_path / "model.safetensors", backbone=Net(), method=method)
+        assert torch.equal(again(images), model(images))
+        assert again.predict(images).names == [again.class_names[n] for n in again.predict(images).labels]
+    copied = pickle.loads(pickle.dumps(sla.create("convnet4", 3, in_channels=1, width=4).eval()))
+    assert copied(images).shape == (4, 3)
+
+
+def test_runs_and_predictions_can_be_pickled(finished_run, digits):
+    run = sla.Run(finished_run.folder)
+    again = pickle.loads(pickle.dumps(run))
+    first, second = run.predict(digits[0][:3]), again.predict(digits[0][:3])
+    assert first.names == second.names == pickle.loads(pickle.dumps(first)).names
