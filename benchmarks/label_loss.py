@@ -62,7 +62,7 @@ def megabytes(way, views, rows):
 
 
 def resident(name):
-    """Bytes of this process, now or at the most; not ru_maxrss, which a process has from the one before it."""
+    """Bytes of this process, now or at most; not ru_maxrss, which starts at what its parent held."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
 
