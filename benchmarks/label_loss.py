@@ -12,8 +12,6 @@ Some minutes.
 """
 
 import argparse
-import os
-import resource
 import subprocess
 import sys
 import time
@@ -57,11 +55,16 @@ def megabytes(way, views, rows):
     """Of one step in this process, beyond parameters and gradients."""
     WAYS[way](*make(1, rows, 1000)).backward()  # code and threads are loaded
     made = make(views, rows)
-    with open("/proc/self/statm") as file:
-        before = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    before = resident("VmRSS")
     WAYS[way](*made).backward()
     gradients = sum(tensor.grad.nbytes for tensor in made[:3])
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before - gradients) / 1e6
+    return (resident("VmHWM") - before - gradients) / 1e6
+
+
+def resident(name):
+    """Bytes of this process, now or at most; not ru_maxrss, which starts at what its parent held."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
 
 
 def seconds(way, made):

@@ -75,7 +75,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "fewshot_pretrained": 24,
     "finetune_views": 5,
     "imbalance_choices": 24,
-    "label_loss": 9,
+    "label_loss": 3,
     "memory": 4,
     "own_policy": 12,
     "readme_run": 2,
