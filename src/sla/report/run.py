@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sla.datasets.objects import source_name
 from sla.errors import InputError, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
