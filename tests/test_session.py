@@ -222,8 +222,11 @@ def test_the_scores_in_the_result_are_those_of_an_evaluation(finished):
     for inference, logits in outputs.logits.items():
         right = (logits.argmax(1) == outputs.targets).double().mean().item()
         assert stored[inference]["top1"] == pytest.approx(100 * right)
-    assert set(finished.temperatures) == {"single", "aggregated", "distilled"}
-    assert finished.result["accuracies"]["last"]["test"] == outputs.scores(finished.temperatures)
+    assert set(finished.temperatures) == {"single", "aggregated", "anytime", "distilled"}
+    found = outputs.scores(finished.temperatures)
+    assert stored.keys() == found.keys()
+    for inference, scores in found.items():  # evaluated by a copy whose logits differ by rounding
+        assert stored[inference] == pytest.approx(scores, rel=1e-4)
 
 
 @pytest.mark.parametrize("parts", [
