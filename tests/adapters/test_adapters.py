@@ -215,7 +215,7 @@ def test_the_sklearn_estimator_augments_and_takes_pretrained_weights(digits):
 
 
 @pytest.mark.slow
-def test_what_of_scikit_learns_checks_fits_images():
+def test_what_of_scikit_learns_checks_fits_images(monkeypatch):
     """The numbers of docs/library.md: rows are taken as images of 1 x F pixels."""
     checks = pytest.importorskip("sklearn.utils.estimator_checks")
     from sklearn.utils import check_array
@@ -232,6 +232,8 @@ def test_what_of_scikit_learns_checks_fits_images():
             tags.input_tags.two_d_array = True
             return tags
 
+    monkeypatch.setitem(globals(), "Rows", Rows)  # so that it can be pickled
+    Rows.__qualname__ = "Rows"
     alone = checks.check_estimator(SLAClassifier(), on_fail=None)
     assert [check["status"] for check in alone] == ["passed"]
     found = checks.check_estimator(Rows("baseline", backbone=Flat(), epochs=20), on_fail=None)
