@@ -312,7 +312,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
     assert not out.exists()
     refused("a folder", digits.export, tmp_path)
     # A file that answers otherwise than the run takes nobody's place.
-    monkeypatch.setattr("sla.export._convert", lambda *given: plain.read_bytes())
+    monkeypatch.setattr("sla.export.convert", lambda *given: plain.read_bytes())
     out.parent.mkdir(exist_ok=True)
     out.write_bytes(b"before")
     fails(SLAError, "not written", digits.export, out, "aggregated")

@@ -6,6 +6,8 @@ What stays outside, and why:
 - The SVM's Cholesky factorisation waits on a GPU for its error code, once per Newton step, though not here:
   a kernel without a solution must be reported, not trained on. On the CPU its search ends early; elsewhere
   it takes all its steps, of which those after the end change nothing.
+- The students of sla+memory and sla+ema learn from the images of a step that were drawn in view 0: how many
+  these are is known on the host alone.
 - Loaders, metrics and checkpoints read values by their purpose, once per row of metrics or checkpoint.
 """
 
@@ -65,7 +67,7 @@ def test_a_wait_is_an_error_here():
         on_meta(2) + torch.ones(2)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("sla+memory", "sla+ema")])
 @pytest.mark.parametrize("kind", ["hard", "mixed", "one lam"])
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_training_step_of_every_method(name, kind, chosen, monkeypatch):
@@ -78,7 +80,8 @@ def test_a_training_step_of_every_method(name, kind, chosen, monkeypatch):
         if kind != "hard":
             target = MixedTarget(target, labels(BATCH), on_meta(BATCH) if kind == "mixed" else 0.3)
         views = labels(BATCH, 2) if chosen and len(model.method.views) > 1 else None
-        found = model(on_meta(BATCH, 3, SIZE, SIZE), target, StepContext(views))
+        teacher = on_meta(BATCH, CLASSES) if name == "distilled" else None
+        found = model(on_meta(BATCH, 3, SIZE, SIZE), target, StepContext(views, teacher=teacher))
         found["loss"].backward()
         optimizer.step()
         assert all(value.is_meta for value in found.values())

@@ -65,6 +65,7 @@ _REMOVED = {"Several": ": it is gone; write a method of your own with the heads 
 __all__ = [
     "LDAM",
     "SLA",
+    "AnytimeRule",
     "Baseline",
     "Classifier",
     "ColorPermutation",
@@ -107,6 +108,7 @@ __all__ = [
     "follow_step",
     "init_from_data",
     "join_labels",
+    "keep_memory",
     "ldam",
     "ldam_margins",
     "list_backbones",

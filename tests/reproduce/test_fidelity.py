@@ -253,7 +253,9 @@ def test_heads(cell):
     with torch.device("cpu" if config.method.imbalance != "none" else "meta"):
         model = build(config, facts)
     method, classes, count = config.method.name, facts.classes, len(parse_views(config.method.views))
-    expected = {"mt": {classes, count}, "sla": {classes * count}, "sla+sd": {classes * count, classes}}
+    joint = {classes * count}
+    expected = {"mt": {classes, count}, "sla": joint, "lorot": {classes, 16}}
+    expected |= dict.fromkeys(("sla+sd", "sla+memory", "sla+ema"), joint | {classes})
     assert {head.weight.shape[0] for head in model.heads.values()} == expected.get(method, {classes})
 
 
