@@ -41,6 +41,8 @@ def read_plan(path: Path) -> list[Line]:
     """The lines of a YAML file: a list of `{experiment: table1, columns: [cifar10], seeds: 3}`."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(tree, list):
+            raise TypeError("it must be a list of lines")
         return [Line.model_validate(line) for line in tree]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValidationError) as error:
         text = str(error).replace("\n", "; ")

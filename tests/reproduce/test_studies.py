@@ -1,0 +1,82 @@
+"""Studies of our own: multiples of a recipe's steps, seeds of pilots, plans of runs, numbers of a record."""
+
+import pytest
+import torch
+
+import sla
+from refusals import refused
+from sla.datasets.load import load
+from sla.reproduce.jobs import cells_of
+from sla.reproduce.plan import plan_progress, read_plan
+from sla.reproduce.records import Record
+from sla.reproduce.work import run_job
+from sla.tasks.classifier.record import training_accuracy
+
+
+def jobs(name, *rows, **options):
+    return {(cell.row, cell.column): cell.job for cell in cells_of(name, "small", 1, rows, **options)}
+
+
+def test_times_multiplies_the_steps_so_that_costs_are_equal():
+    found = jobs("views", "baseline-4", "k1-4", "k2-4", "k4-4", columns=["cifar10"])
+    steps = {row: job.settings["run.iterations"] for (row, _), job in found.items()}
+    base = jobs("table1", "baseline", columns=["cifar10"])["baseline", "cifar10"].settings["run.iterations"]
+    assert steps == {"baseline-4": 4 * base, "k1-4": 4 * base, "k2-4": 2 * base, "k4-4": base}
+
+
+def test_a_study_shares_the_runs_of_the_tables():
+    for column in ("cifar10", "cifar100"):
+        views = jobs("views", "baseline-1", "k4-4", columns=[column])
+        table = jobs("table1", "baseline", "sla-si", columns=[column])
+        assert views["baseline-1", column].key == table["baseline", column].key
+        assert views["k4-4", column].key == table["sla-si", column].key
+
+
+def test_seeds_of_pilots_are_in_no_table():
+    assert [cell.seed for cell in cells_of("pilots", "small", 2, ["sla"], ["cifar10"])] == [1000, 1001]
+
+
+@pytest.mark.parametrize("method", [sla.Baseline(), sla.SLA(), sla.DataAugmentation()])
+def test_training_accuracy_counts_the_labels_that_are_learnt(method):
+    data = load("digits").train.subset(range(40))
+    torch.manual_seed(0)
+    model = sla.create("convnet4", 10, method, in_channels=1, width=4)
+    found = training_accuracy(model, data, lambda images, draws, aspect: images.float() / 255)
+    right = 0
+    for image, label in zip(torch.as_tensor(data.read(range(40)).images), data.targets, strict=True):
+        for view in range(len(method.views)):
+            turned = torch.rot90(image.float() / 255, view, (1, 2))
+            head = model.heads["joint" if isinstance(method, sla.SLA) else "plain"]
+            wanted = label * len(method.views) + view if isinstance(method, sla.SLA) else label
+            right += int(head(model.eval().features(turned[None])).argmax() == wanted)
+    assert found == pytest.approx(100 * right / (40 * len(method.views)))
+
+
+def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
+    path = tmp_path / "plan.yaml"
+    lines = ["{experiment: table1, columns: [cifar10], seeds: 1}"]
+    lines += ["{experiment: views, rows: [k4-4, k1-1], columns: [cifar10], seeds: 1, budget: views}"]
+    path.write_text("".join(f"- {line}\n" for line in lines))
+    first, second = plan_progress(read_plan(path), "small", {})
+    assert (len(first.jobs), len(second.jobs)) == (4, 1)
+    job = second.jobs[0]
+    record = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
+    assert second.left > 0 == second.done
+    _, second = plan_progress(read_plan(path), "small", {job.key: record})
+    assert (second.done, second.spent, second.left) == (1, 1.0, 0)
+
+
+@pytest.mark.parametrize("text", ["{}", "- {experiment: table1, seed: 3}", "- [", "3"])
+def test_what_is_no_plan_is_refused(text, tmp_path):
+    (tmp_path / "plan.yaml").write_text(text)
+    refused("not a plan of runs", read_plan, tmp_path / "plan.yaml")
+
+
+def test_a_student_is_trained_on_the_run_of_its_teacher(tmp_path):
+    (cell,) = cells_of("student-pilots", "smoke", 1, ["cached"])
+    record = run_job(cell.job, tmp_path)
+    (teacher,) = cell.job.members
+    taught = run_job(teacher, tmp_path)  # there already
+    assert set(record.scores["last"]) >= {"distilled", "aggregated"}
+    assert record.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
+    assert record.training_flop > taught.training_flop > 0
