@@ -40,4 +40,5 @@ docs: setup
 
 # On a machine with nothing else to do. `make bench BENCH=--quick` only shows that it runs.
 bench: setup
-	@for name in speed speed_profile speed_growth; do $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; done
+	@for name in speed speed_profile speed_growth inference; do $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; done
+	@test -n "$(BENCH)" || $(BIN)/python benchmarks/label_loss.py

@@ -159,6 +159,9 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
                 axis.set_ylabel(unit, fontsize=8)
             if line:
                 axis.set_xlabel(grows, fontsize=8)
+            ticks = [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
+            axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
+            axis.set_xticks([], minor=True)
     figure.savefig(path, dpi=90)
 
 
