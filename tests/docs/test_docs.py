@@ -69,6 +69,7 @@ MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = {"allocator", "core", "backbones", "factory", "hooks", "plugins", "progress"}
 MAY_IMPORT["__init__"] |= {"datasets", "tasks", "session"}
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
+    "anytime": 11,
     "augment": 24,
     "fewshot_gain": 32,
     "fewshot_heads": 8,
