@@ -26,8 +26,8 @@ class AnytimeRule:
 
     After k views an answer is settled if the margin between the two largest of the averaged logits is at
     least strictness * sqrt((M - k) / (k * M)). Let the margins of an image's views be independent normal
-    draws of one variance, whose mean is unknown and has a flat prior. Given the first k, the mean of all M
-    has the variance (M - k) / (k * M) of one draw, so the other views overturn an answer at this bound with
+    draws of one variance, whose mean is unknown and has a flat prior. Given the first k, the variance of the
+    mean of all M is (M - k) / (k * M) times that, so the other views overturn an answer at this bound with
     the same probability for every k.
 
     Attributes:
