@@ -28,7 +28,7 @@ from sla.tasks.classifier.run import Run
 
 COLUMNS = (
     *("model", "inference", "agreement", "strictness", "calibrated_on", "images", "views", "accuracy"),
-    *("difference", "low", "high", "flips", "milliseconds_per_image", "time_ratio", "commit"),
+    *("difference", "low", "high", "changed", "milliseconds_per_image", "time_ratio", "commit"),
 )
 TABLE = Table("anytime", "docs/anytime.md", COLUMNS)
 TIMED, ROUNDS, BATCH = 1000, 5, 128
@@ -67,7 +67,7 @@ def measure(run: Run, name: str) -> list[dict[str, object]]:
             "difference": f"{points.mean:.3f}",
             "low": f"{points.low:.3f}",
             "high": f"{points.high:.3f}",
-            "flips": int((predicted != answers).sum()),
+            "changed": int((predicted != answers).sum()),
             "milliseconds_per_image": "" if seconds is None else f"{1000 * seconds[0]:.3f}",
             "time_ratio": "" if seconds is None else f"{seconds[1]:.3f}",
             "commit": find_commit(),
@@ -126,14 +126,15 @@ def main() -> None:
 def render(rows: list[dict[str, str]]) -> str:
     """A line a row."""
     lines = [
-        "| model | inference | views | accuracy % | difference to aggregated | flips | ms per image | time |",
+        "| model | inference | views | accuracy % | difference to aggregated "
+        "| changed | ms per image | time |",
         "|---|---|--:|--:|---|--:|--:|--:|",
     ]
     for row in rows:
         points = Interval(*(float(row[name]) for name in ("difference", "low", "high")))
         level = f" {100 * float(row['agreement']):g}%" if row["agreement"] else ""
         words = [row["model"], row["inference"] + level, row["views"], row["accuracy"]]
-        words += ["" if row["inference"] == "aggregated" else with_ends(points, 2), row["flips"]]
+        words += ["" if row["inference"] == "aggregated" else with_ends(points, 2), row["changed"]]
         lines.append(f"| {' | '.join([*words, row['milliseconds_per_image'], row['time_ratio']])} |")
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """Faster copies of a model: equal to rounding, and the model itself stays as it was."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -83,13 +84,50 @@ def test_what_cannot_be_folded_is_left_as_it_is():
     assert accelerate.accelerate(model, torch.randn(2, 3, 4, 4)) is model  # found by its numbers
 
 
+class NormAndReLU(nn.BatchNorm2d):
+    """A batch norm that does more, as timm's BatchNormAct2d."""
+
+    def forward(self, input):
+        return super().forward(input).relu()
+
+
+class Unusual(nn.Module):
+    """Batch norms of other kinds, and one of the usual kind."""
+
+    num_features = 4
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList([nn.Conv2d(channels, 4, 1) for channels in (3, 4, 4)])
+        self.norms = nn.ModuleList(
+            [nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), NormAndReLU(4)]
+        )
+
+    def forward(self, input):
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            input = norm(conv(input))
+        return input.mean((2, 3))
+
+
+def test_batch_norms_of_other_kinds_stay_and_the_usual_one_is_folded():
+    torch.manual_seed(0)
+    model, images = sla.Classifier(Unusual(), 5, sla.SLA()).eval(), torch.randn(32, 3, 4, 4)
+    for norm in (model.backbone.norms[0], model.backbone.norms[2]):
+        norm.running_mean.normal_(0, 0.2)
+        norm.running_var.uniform_(0.5, 2)
+    with Engine(model, 32).on(images) as used:
+        kinds = [type(norm) for norm in used.backbone.norms]
+        assert kinds == [nn.Identity, nn.BatchNorm2d, NormAndReLU]
+        assert_close(used.logits(images, "single"), model.logits(images, "single"), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow  # the exporter of torch alone takes seconds
 def test_onnxruntime_takes_over_where_it_pays_and_gives_the_same(monkeypatch):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     model, images = trained("resnet8"), torch.randn(96, 3, 8, 8)
     expected = model.logits(images, "aggregated")
-    monkeypatch.setattr(accelerate, "PAYS", -1.0)
+    monkeypatch.setattr(accelerate, "MIN_SECONDS_LEFT", -1.0)
     monkeypatch.setattr(
         accelerate, "_seconds", lambda module, images: float(isinstance(module, sla.backbones.resnet.ResNet))
     )
@@ -114,3 +152,29 @@ def test_without_onnxruntime_or_with_few_images_the_model_stays(monkeypatch):
     for engine in (Engine(model, 4), Engine(model, 1000, enabled=False)):
         with engine.on(images) as used:
             assert used is model
+
+
+def test_any_error_of_onnxruntime_leaves_the_model_and_the_callers_logging(monkeypatch):
+    model, images = trained("resnet8"), torch.randn(4, 3, 8, 8)
+
+    class FailError(Exception):
+        """As those of onnxruntime: derived from Exception alone."""
+
+    def build(backbone, example):
+        raise FailError
+
+    def compute(backbone, example):
+        def run(input):
+            raise FailError
+
+        return run
+
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        for broken in (build, compute):
+            monkeypatch.setattr(accelerate, "OnnxBackbone", broken)
+            assert try_onnxruntime(model, images) is model
+            assert logging.root.manager.disable == logging.INFO
+    finally:
+        logging.disable(before)

@@ -51,6 +51,16 @@ def test_settle_is_the_loop(strictness):
     assert strictness not in (0.7, 1.5) or found.views.unique().tolist() == [1, 2, 3, 4]
 
 
+def test_an_answer_at_the_bound_is_overturned_as_often_after_any_number_of_views():
+    """A mean with a flat prior, given k normal draws with their mean at the bound; then the other draws."""
+    rule, draw, overturned = AnytimeRule((0, 1, 2, 3, 4, 5), 1.0), torch.Generator().manual_seed(0), []
+    for k, bound in enumerate(rule.thresholds[:-1], 1):
+        mean = bound + torch.randn(100_000, 1, generator=draw) / math.sqrt(k)
+        others = mean + torch.randn(100_000, 6 - k, generator=draw)
+        overturned.append((k * bound + others.sum(1) < 0).double().mean().item())
+    assert overturned == pytest.approx([0.158655] * 5, abs=0.005)  # the normal distribution below -1
+
+
 def test_after_all_views_the_average_is_the_aggregated_one_bit_for_bit():
     logits = made_up(50)
     assert torch.equal(running_averages(logits, (3, 1, 0, 2))[:, -1], logits.mean(1))
@@ -189,8 +199,8 @@ def test_a_method_that_aggregates_otherwise_gets_no_rule():
     assert find_rules(other) == []
     rule = find_rules(same)[0]
     added = same.add_anytime(rule)
-    flips = (settle(logits, rule).logits.argmax(1) != logits.mean(1).argmax(1)).sum()
-    assert added.scores()["anytime"]["flips"] == added.flips == flips
+    changed = (settle(logits, rule).logits.argmax(1) != logits.mean(1).argmax(1)).sum()
+    assert added.scores()["anytime"]["changed"] == added.changed == changed
     assert added.scores()["anytime"]["views"] == pytest.approx(settle(logits, rule).views.float().mean())
 
     class Own(sla.SLA):
@@ -218,8 +228,9 @@ def test_a_run_has_its_rules_and_every_command_takes_them(finished_run, stopped,
     found = json.loads(stopped(0, "evaluate", folder, "--agreement", 0.95, "--json"))["inference"]
     assert list(found) == ["single", "aggregated", "anytime", "distilled"]
     assert 1 <= found["anytime"]["views"] <= 4
-    assert found["anytime"]["flips"] <= 0.2 * 360
+    assert found["anytime"]["changed"] <= 0.2 * 360
     assert "held-out images to agree on 95%" in stopped(0, "evaluate", folder, "--agreement", 0.95)
+    assert "no anytime rule with agreement 0:" in stopped(2, "evaluate", folder, "--agreement", 0)
     assert "--agreement is for anytime" in stopped(
         2, "evaluate", folder, "--agreement", 0.9, "--inference", "single"
     )
@@ -227,7 +238,7 @@ def test_a_run_has_its_rules_and_every_command_takes_them(finished_run, stopped,
     run = sla.open_run(folder)
     run.use_agreement(0.95)
     outputs = run.outputs(run.dataset(), inferences=("anytime", "aggregated"))
-    assert outputs.flips == found["anytime"]["flips"]
+    assert outputs.changed == found["anytime"]["changed"]
     with pytest.raises(InputError, match="one ONNX graph cannot"):
         run.export(tmp_path / "x.onnx", "anytime")
 

@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from sla.classifier import Classifier
-from sla.errors import SLAError
 from sla.export import convert, import_onnxruntime
 
 TOLERANCE = 1e-4  # of features, relative to the largest one
-MANY = 32  # images from which folding, which costs a few passes, pays
-PAYS = 40.0  # seconds of work left from which building a graph for onnxruntime, some ten seconds, pays
+MIN_IMAGES = 32  # images from which folding, which costs a few passes, pays
+MIN_SECONDS_LEFT = 40.0  # of work from which building a graph for onnxruntime, some ten seconds, pays
 
 
 def fold_batch_norm(module: nn.Module, example: Tensor) -> int:
     """Fold each batch norm into the convolution whose output is its input; returns how many, in place.
 
     (w * x + b - mean) / sqrt(var + eps) * weight + bias is one convolution. Which belong together is found by
-    a pass over `example`, so any network will do. Only for a module in eval mode.
+    a pass over `example`, so any network will do. Only for a module in eval mode. A batch norm without
+    running statistics, or of a class derived from `BatchNorm2d`, which may do more, stays.
     """
     came_from: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # tensors are kept: a number is not given again
     pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
@@ -36,11 +36,11 @@ def fold_batch_norm(module: nn.Module, example: Tensor) -> int:
         calls[module] = calls.get(module, 0) + 1
         if isinstance(module, nn.Conv2d):
             came_from[id(output)] = module, output
-        elif isinstance(module, nn.BatchNorm2d) and id(inputs[0]) in came_from:
+        elif isinstance(module, nn.BatchNorm2d) and inputs and id(inputs[0]) in came_from:
             pairs.append((came_from[id(inputs[0])][0], module))
 
-    kinds = (nn.Conv2d, nn.BatchNorm2d)
-    hooks = [each.register_forward_hook(watch) for each in module.modules() if isinstance(each, kinds)]
+    watched = (each for each in module.modules() if isinstance(each, nn.Conv2d) or _foldable(each))
+    hooks = [each.register_forward_hook(watch) for each in watched]
     try:
         with torch.no_grad():
             module(example)
@@ -53,6 +53,10 @@ def fold_batch_norm(module: nn.Module, example: Tensor) -> int:
         _fold(conv, norm)
         module.set_submodule(names[norm], nn.Identity())
     return len(pairs)
+
+
+def _foldable(module: nn.Module) -> bool:
+    return type(module) is nn.BatchNorm2d and module.running_var is not None
 
 
 @torch.no_grad()
@@ -102,16 +106,17 @@ class OnnxBackbone(nn.Module):
 def try_onnxruntime(model: Classifier, images: Tensor) -> Classifier:
     """A copy whose backbone onnxruntime computes; itself where that is missing, slower or not the same."""
     example = images[:1].repeat(3, 1, 1, 1)  # with one image, torch would fix the size of the batch
+    level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # torch explains at length what it cannot convert
     try:
         with torch.inference_mode(False), torch.no_grad():
             backbone = OnnxBackbone(model.backbone, example.clone())
-    except (SLAError, RuntimeError):  # not installed, or the backbone cannot be converted
+        same = _same(model.backbone, backbone, images)
+        faster = same and _seconds(backbone, images) < _seconds(model.backbone, images)
+    except Exception:  # not installed, or not convertible: the errors of onnxruntime have no common type
         return model
     finally:
-        logging.disable(logging.NOTSET)
-    same = _same(model.backbone, backbone, images)
-    faster = same and _seconds(backbone, images) < _seconds(model.backbone, images)
+        logging.disable(level)
     return _with_backbone(model, backbone) if faster else model
 
 
@@ -123,7 +128,7 @@ class Engine:
 
     def __init__(self, model: Classifier, images: int, enabled: bool = True) -> None:
         self.model, self.left, self.batches = model, images, 0
-        self.enabled = enabled and images >= MANY
+        self.enabled = enabled and images >= MIN_IMAGES
 
     @contextmanager
     def on(self, images: Tensor) -> Iterator[Classifier]:
@@ -136,7 +141,7 @@ class Engine:
         self.left, self.batches = self.left - count, self.batches + 1
         # The first batch is slower than the others: it allocates.
         on_cpu = self.enabled and images.device.type == "cpu"
-        if on_cpu and self.batches == 2 and seconds * self.left / count > PAYS:
+        if on_cpu and self.batches == 2 and seconds * self.left / count > MIN_SECONDS_LEFT:
             self.model = try_onnxruntime(self.model, images)
 
 

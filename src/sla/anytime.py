@@ -25,8 +25,10 @@ class AnytimeRule:
     """When an image has been seen in enough of its M views.
 
     After k views an answer is settled if the margin between the two largest of the averaged logits is at
-    least strictness * sqrt((M - k) / (k * M)). If views add independent normal steps to the margin's sum,
-    the other views overturn an answer at this bound with the same probability for every k.
+    least strictness * sqrt((M - k) / (k * M)). Let the margins of an image's views be independent normal
+    draws of one variance, whose mean is unknown and has a flat prior. Given the first k, the variance of the
+    mean of all M is (M - k) / (k * M) times that, so the other views overturn an answer at this bound with
+    the same probability for every k.
 
     Attributes:
         order: the view numbers in the order in which they are taken.
@@ -50,9 +52,10 @@ class AnytimeRule:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The margin that settles an answer after 1, ..., M - 1 views."""
+        """The margin that settles an answer after 1, ..., M views; after the last, any does."""
         total = len(self.order)
-        return tuple(self.strictness * math.sqrt((total - k) / (k * total)) for k in range(1, total))
+        bounds = (self.strictness * math.sqrt((total - k) / (k * total)) for k in range(1, total))
+        return (*bounds, -math.inf)
 
     @property
     def takes_all(self) -> bool:
@@ -92,16 +95,19 @@ def running_averages(class_logits: Tensor, order: tuple[int, ...]) -> Tensor:
     return torch.cat([running[:, :-1], class_logits.mean(1, keepdim=True)], 1)
 
 
+def count_views(margins: Tensor, rule: AnytimeRule) -> Tensor:
+    """How many views each image takes, (B,), from its margins after 1, ..., M views, (B, M)."""
+    unsettled = margins < torch.tensor(rule.thresholds, device=margins.device)
+    return (~unsettled).int().argmax(1) + 1  # the first place
+
+
 def settle(class_logits: Tensor, rule: AnytimeRule) -> Settled:
     """What anytime aggregation answers, from the class logits of every view (B, M, N)."""
     _check_views(rule, class_logits.shape[1])
     running = running_averages(class_logits, rule.order)
-    bounds = torch.tensor([*rule.thresholds, -math.inf], device=running.device)
-    stops = margins(running) >= bounds
-    stops[:, -1] = True
-    place = stops.int().argmax(1)  # the first
-    logits = running.gather(1, place.view(-1, 1, 1).expand(-1, 1, running.shape[2])).squeeze(1)
-    return Settled(logits, place + 1)
+    views = count_views(margins(running), rule)
+    place = (views - 1).view(-1, 1, 1).expand(-1, 1, running.shape[2])
+    return Settled(running.gather(1, place).squeeze(1), views)
 
 
 def classify_until_settled(
@@ -114,14 +120,11 @@ def classify_until_settled(
     places = torch.arange(input.shape[0], device=input.device)
     total: Tensor | float = 0.0
     found: list[tuple[Tensor, Tensor, Tensor]] = []
-    for count, view in enumerate(rule.order, 1):
+    for count, (view, threshold) in enumerate(zip(rule.order, rule.thresholds, strict=True), 1):
         total = total + classify(input, view)
         logits = total / count
-        done = torch.ones_like(places, dtype=torch.bool)
-        if count < len(rule.order):
-            done = margins(logits) >= rule.thresholds[count - 1]
-        found.append((places[done], logits[done], torch.full_like(places[done], count)))
-        rest = ~done
+        rest = margins(logits) < threshold
+        found.append((places[~rest], logits[~rest], torch.full_like(places[~rest], count)))
         places, input, total = places[rest], input[rest], total[rest]
         if not len(places):
             break

@@ -203,19 +203,22 @@ class Classifier(nn.Module):
     def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
         """Class logits (B, N) for every kind of inference of the model, with one pass per view."""
         aggregates = "aggregated" in self.method.inferences
-        return self.logits_of_features(self.view_features(input) if aggregates else self.features(input))
+        features = self.view_features(input) if aggregates else self.features(input)
+        found = self.logits_of_features(features)
+        if aggregates and self.anytime_rule is not None:
+            found["anytime"] = settle(self.view_logits(features), self.anytime_rule).logits
+        return {inference: found[inference] for inference in self.inferences}
 
     def logits_of_features(self, features: Tensor) -> dict[str, Tensor]:
-        """The same from `view_features` (B*M, D), or from features (B, D) if no inference aggregates."""
-        kinds = self.inferences
-        num_views = len(self.method.views) if "aggregated" in kinds else 1
-        plain, found = features[::num_views], {}
+        """The same without anytime inference, from `view_features` (B*M, D).
+
+        If no inference aggregates, from features (B, D).
+        """
+        kinds, found = self.method.inferences, {}
+        plain = features[:: len(self.method.views)] if "aggregated" in kinds else features
         for inference in kinds:
             if inference == "aggregated":
                 found[inference] = self.method.aggregate(self.heads, features, "logits")
-            elif inference == "anytime":
-                assert self.anytime_rule is not None
-                found[inference] = settle(self.view_logits(features), self.anytime_rule).logits
             else:
                 found[inference] = self.method.classify(self.heads, plain, inference)
         return found

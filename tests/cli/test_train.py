@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
 
@@ -151,6 +153,18 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
         assert sum(map(float, row[2:])) == pytest.approx(1, abs=1e-4)
     table = sla("predict", run, pictures / "[red]x & <b>.png", "--inference", "single")
     assert "[red]x & <b>.png" in table.replace("\n", "")
+
+
+def test_predict_does_not_read_the_catalogue(finished_run, pictures):
+    code = (
+        "import sys\n"
+        "from sla.tasks.classifier.run import Run\n"
+        "print(len(Run(sys.argv[1]).predict([sys.argv[2]]).labels))\n"
+        "sys.exit('sla.datasets.catalogue' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(finished_run.folder), str(pictures / "deep" / "1.png")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -338,3 +339,21 @@ def test_files_are_decoded_ahead_in_order_and_an_error_is_raised_in_its_place(tm
     assert [len(next(loaded).images) for _ in range(2)] == [10, 10]
     with pytest.raises(BadImageError, match=r"25\.png"):
         next(loaded)
+
+
+def test_evaluation_reads_the_next_batches_while_one_is_used():
+    """Without workers, in other threads, two batches ahead and no more."""
+    readers, arrived = {}, threading.Semaphore(0)
+
+    class Watched(Files):
+        def read(self, rows):
+            readers.update(dict.fromkeys(map(int, rows), threading.get_ident()))
+            arrived.release()
+            return super().read(rows)
+
+    batches = iter(EvalLoader(Dataset(Watched(32), np.zeros(32), ("a",)), 4))
+    assert next(batches).indices.tolist() == [0, 1, 2, 3]
+    assert all(arrived.acquire(timeout=60) for _ in range(3))  # without asking for another batch
+    assert sorted(readers) == list(range(12))
+    assert threading.get_ident() not in readers.values()
+    assert sum(len(batch.indices) for batch in batches) == 28

@@ -114,11 +114,11 @@ def _kind_of_images(run: "Run", data: str | None) -> str:
 def _about_anytime(run: "Run", scores: dict[str, float]) -> str:
     rule = run.model.anytime_rule
     assert rule is not None
-    flips = ""
-    if "flips" in scores:
-        flips = f"; {scores['flips']:,} answers differ from aggregated inference"
+    changed = ""
+    if "changed" in scores:
+        changed = f"; {scores['changed']:,} answers differ from aggregated inference"
     return (
-        f"anytime: {scores['views']:.2f} of {len(rule.order)} views per image{flips}; calibrated on "
+        f"anytime: {scores['views']:.2f} of {len(rule.order)} views per image{changed}; calibrated on "
         f"{rule.images:,} held-out images to agree on {100 * rule.agreement:g}%"
     )
 

@@ -59,7 +59,7 @@ def choose_agreement(
         raise InputError(f"--agreement is for anytime inference, not {inference}")
     if agreement is None and inference != "anytime":
         return inference
-    run.use_agreement(agreement or AGREEMENT, progress or QUIET)
+    run.use_agreement(AGREEMENT if agreement is None else agreement, progress or QUIET)
     return "anytime"
 
 

@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from sla.runs.distributed import Group
 BINS = 15  # of confidence, for the calibration error
 HOTTEST = 20.0  # temperature; the coldest is 1 / 20
 PART = 1 << 17  # logits that are processed at a time
-SAMPLE = 1 << 20  # logits on which a first temperature is fitted
 
 
 def top_k_accuracy(logits: Tensor, targets: Tensor, k: int = 1) -> float:
@@ -46,46 +44,28 @@ def calibration_error(logits: Tensor, targets: Tensor, temperature: float = 1.0)
 
 def negative_log_likelihood(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> float:
     """The mean cross entropy of the probabilities at this temperature."""
-    return _losses(logits, targets, temperature).mean().item()
+    parts = [
+        (some.double() / temperature).log_softmax(1).gather(1, own.unsqueeze(1))
+        for some, own in _parts(logits, targets)
+    ]
+    return -torch.cat(parts).mean().item()
 
 
 def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     """The temperature of best likelihood on held-out images, between 1/20 and 20.
 
-    The likelihood is convex in 1/T, so a golden-section search over it ends at the best one. Newton's method
-    finds that beforehand. Nearly all comparisons of the search are then known: from where the mean loss falls
-    and rises, from its Taylor series, or, far from the best, from some of the images.
+    The mean loss is convex in 1/T. Newton's method finds where its slope is 0, with bisection (of log T)
+    where a step leaves the interval in which the slope changes its sign, or is not half the one before.
     """
-    shrink = (math.sqrt(5) - 1) / 2
-    low, high = 1 / HOTTEST, HOTTEST
-    every = max(logits.numel() // SAMPLE, 1)
-    some = (logits[::every], targets[::every])
-    start = _find_best(*some, 1.0).place if every > 1 else 1.0
-    best = _find_best(logits, targets, start)
-    while high - low > 1e-4 * low:
-        left, right = high - shrink * (high - low), low + shrink * (high - low)
-        sooner = best.is_lower(left, right)
-        if sooner is None and every > 1:
-            gain = _losses(*some, 1 / right) - _losses(*some, 1 / left)
-            if abs(gain.mean()) > 10 * gain.std() / math.sqrt(len(gain)):  # ten standard errors: no chance
-                sooner = bool(gain.mean() > 0)
-        if sooner is None:
-            one, other = (negative_log_likelihood(logits, targets, 1 / x) for x in (left, right))
-            sooner = one < other
-        if sooner:
-            high = right
-        else:
-            low = left
-    return 2 / (low + high)
-
-
-def _losses(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """The cross entropy of each image, float64."""
-    parts = [
-        (some.double() / temperature).log_softmax(1).gather(1, own.unsqueeze(1))
-        for some, own in _parts(logits, targets)
-    ]
-    return -torch.cat(parts)
+    low, high, place, step = 1 / HOTTEST, HOTTEST, 1.0, math.inf
+    while abs(step) > 1e-6 * place:
+        slope, bend = _derivatives(logits, targets, place)
+        low, high = (low, place) if slope > 0 else (place, high)  # flat: as confident as allowed
+        newton = -slope / bend if bend > 0 else math.inf
+        quick = abs(newton) <= abs(step) / 2 and low <= place + newton <= high
+        step = newton if quick else math.sqrt(low * high) - place
+        place += step
+    return 1 / place
 
 
 def at_limit(temperature: float) -> bool:
@@ -93,61 +73,17 @@ def at_limit(temperature: float) -> bool:
     return not 1.001 / HOTTEST < temperature < HOTTEST / 1.001
 
 
-class _Best(NamedTuple):
-    """The 1/T of least mean loss: where that still falls, where it rises, its Taylor series at `place`."""
-
-    falls: float
-    rises: float
-    place: float
-    bend: float
-    third: float
-
-    def is_lower(self, left: float, right: float) -> bool | None:
-        """Whether the loss is lower at `left` than at `right`; None if that has to be computed."""
-        if left >= self.rises or right <= self.falls:
-            return left >= self.rises
-        before, after = left - self.place, right - self.place
-        if not before < 0 < after < 0.03 * self.place or -before > 0.03 * self.place:
-            return None
-        gain = self.bend / 2 * (after**2 - before**2) + self.third / 6 * (after**3 - before**3)
-        clear = abs(gain) > 0.05 * self.bend / 2 * (after**2 + before**2)
-        return gain > 0 if clear else None
-
-
-def _find_best(logits: Tensor, targets: Tensor, place: float) -> _Best:
-    """By Newton's method from `place`, kept between where the loss falls and where it rises."""
-    low, high = 1 / HOTTEST, HOTTEST
-    falls, rises = -math.inf, math.inf
-    for _ in range(60):
-        slope, bend, third = _derivatives(logits, targets, place)
-        if slope < 0:
-            falls = max(falls, place)
-        elif slope > 0:
-            rises = min(rises, place)
-        if falls >= high or rises <= low or not bend > 0 or slope == 0:
-            return _Best(falls, rises, place, math.nan, math.nan)  # at a limit, or flat: nothing to expand
-        if abs(slope / bend) < 1e-5 * place:
-            return _Best(falls, rises, place - slope / bend, bend, third)
-        following = min(max(place - slope / bend, place / 8, low), place * 8, high)
-        place = following if falls < following < rises else math.sqrt(max(falls, low) * min(rises, high))
-    return _Best(falls, rises, place, math.nan, math.nan)
-
-
-def _derivatives(logits: Tensor, targets: Tensor, scale: float) -> tuple[float, float, float]:
-    """The first three derivatives of the mean loss by 1/T, at 1/T = scale: cumulants of the logits."""
-    sums = [0.0, 0.0, 0.0]
+def _derivatives(logits: Tensor, targets: Tensor, scale: float) -> tuple[float, float]:
+    """Slope and curvature of the mean loss by 1/T, at 1/T = scale: from mean and variance of the logits."""
+    slope = bend = 0.0
     for some, own in _parts(logits, targets):
         values = some.double()
         values = values - values.amax(1, keepdim=True)  # a right answer's is 0: no rounding turns the slope
         probability = (scale * values).softmax(1)
         mean = torch.linalg.vecdot(probability, values)
-        slope = mean - values.gather(1, own.unsqueeze(1)).squeeze(1)
-        values.sub_(mean.unsqueeze(1))
-        square = probability.mul_(values).mul_(values)
-        for number, term in enumerate((slope, square.sum(1), torch.linalg.vecdot(square, values))):
-            sums[number] += term.sum().item()
-    slope_sum, bend, third = (total / len(targets) for total in sums)
-    return slope_sum, bend, third
+        slope += (mean - values.gather(1, own.unsqueeze(1)).squeeze(1)).sum().item()
+        bend += torch.linalg.vecdot(probability, (values - mean.unsqueeze(1)) ** 2).sum().item()
+    return slope / len(targets), bend / len(targets)
 
 
 def _parts(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -57,12 +57,14 @@ class _Failure(NamedTuple):
 class _Loader(ABC):
     """Reads what a subclass requests, here or in worker processes."""
 
+    ahead = False  # without workers, by threads
+
     def __init__(self, dataset: Dataset, workers: int, device: torch.device | str) -> None:
         self.dataset, self.workers, self.device = dataset, workers, torch.device(device)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches; worker processes live until the iteration ends."""
-        return _batches(self.dataset, self._requests(), self.workers, self.device)
+        return _batches(self.dataset, self._requests(), self.workers, self.device, self.ahead)
 
     @abstractmethod
     def _requests(self) -> Iterator["_Request"]: ...
@@ -122,6 +124,8 @@ class EvalLoader(_Loader):
     contiguous shares: joined in the order of ranks they are the dataset, without repetition. Draws depend on
     an image's place in the dataset, not on the batch size.
     """
+
+    ahead = True
 
     def __init__(
         self,
@@ -221,7 +225,7 @@ def _check(dataset: Dataset, batch_size: int, rank: int, world_size: int, worker
 
 
 def _batches(
-    dataset: Dataset, requests: Iterable[_Request], workers: int, device: torch.device, ahead: bool = False
+    dataset: Dataset, requests: Iterable[_Request], workers: int, device: torch.device, ahead: bool
 ) -> Iterator[Batch]:
     if ahead and not workers and not dataset.images.in_memory:
         found = _read_ahead(dataset, requests)

@@ -80,8 +80,10 @@ def test_without_a_compiler_it_is_eager(timed, monkeypatch):
 
 def test_a_preview_compiles_nothing(timed, messages):
     asked = timed(100.0, 50.0)
-    preview(config(), progress=messages)
+    plan = preview(config(), progress=messages)
     assert "eager or compiled: both will be timed when the run starts" in messages.lines
+    assert "about 7 minutes of training, if not compiled" in messages.lines
+    assert plan.config.run.compile is None  # still open
     assert asked == {"eager": 1, "both": 0}
 
 

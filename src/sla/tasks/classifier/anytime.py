@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from sla.anytime import AGREEMENT, AnytimeRule, margins, running_averages
+from sla.anytime import AGREEMENT, AnytimeRule, count_views, margins, running_averages
 from sla.stats import at_most
 
 LEVELS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # agreement with aggregation that a rule is found for
@@ -33,13 +33,13 @@ def calibrate(class_logits: Tensor) -> list[AnytimeRule]:
     tried = [AnytimeRule(order, typical * 2 ** (step / PER_DOUBLING)) for step in steps]
     tried = [*tried, AnytimeRule(order, 0.0)]
     running = running_averages(rest, order)
-    gaps, answers, count = margins(running), running.argmax(2), len(rest)
-    counted = [_count(gaps, answers, rule) for rule in tried]
+    margin, answers, count = margins(running), running.argmax(2), len(rest)
+    counted = [_count(margin, answers, rule) for rule in tried]
     found = []
     for level in LEVELS:
         best = None
-        for rule, (flips, views) in zip(tried, counted, strict=True):
-            if at_most(flips, count, 1 - level) > RISK:
+        for rule, (changed, views) in zip(tried, counted, strict=True):
+            if at_most(changed, count, 1 - level) > RISK:
                 break
             best = rule if views < count * len(order) else None
         if best is not None:
@@ -68,10 +68,8 @@ def _split(shuffled: Tensor) -> tuple[Tensor, Tensor]:
     return shuffled[:few], shuffled[few:]
 
 
-def _count(gaps: Tensor, answers: Tensor, rule: AnytimeRule) -> tuple[int, int]:
+def _count(margin: Tensor, answers: Tensor, rule: AnytimeRule) -> tuple[int, int]:
     """How many answers differ from those of all views, and the views taken, from (n, M) running values."""
-    stops = gaps >= torch.tensor([*rule.thresholds, -torch.inf])
-    stops[:, -1] = True
-    place = stops.int().argmax(1, keepdim=True)
-    flips = (answers.gather(1, place).squeeze(1) != answers[:, -1]).sum()
-    return int(flips), int((place + 1).sum())
+    views = count_views(margin, rule)
+    changed = answers.gather(1, views.unsqueeze(1) - 1).squeeze(1) != answers[:, -1]
+    return int(changed.sum()), int(views.sum())

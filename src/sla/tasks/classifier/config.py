@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
-from sla.datasets.catalogue import CATALOGUE
 from sla.errors import InputError, nearest
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
@@ -131,7 +130,11 @@ class DistilConfig(Part):
     @classmethod
     def _absolute(cls, source: str | None) -> str | None:
         """A path that means the same from anywhere."""
-        if source is None or source in CATALOGUE or not Path(source).expanduser().exists():
+        if source is None:
+            return None
+        from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
+
+        if source in CATALOGUE or not Path(source).expanduser().exists():
             return source
         return str(Path(source).expanduser().absolute())
 

@@ -45,7 +45,7 @@ class Outputs:
         """For each kind: top1, top5, balanced (the mean over classes) and ece in percent, and nll.
 
         The last two are calibrated where a temperature is given. Anytime inference also has the mean number
-        of `views`, and `flips`: how many answers differ from those of aggregation, where that is known.
+        of `views`, and `changed`: how many answers differ from those of aggregation, where that is known.
         """
         temperatures = temperatures or {}
         found = {
@@ -61,11 +61,11 @@ class Outputs:
         if "anytime" in found and self.views is not None:
             found["anytime"]["views"] = self.views.double().mean().item()
         if {"anytime", "aggregated"} <= found.keys():
-            found["anytime"]["flips"] = self.flips
+            found["anytime"]["changed"] = self.changed
         return found
 
     @property
-    def flips(self) -> int:
+    def changed(self) -> int:
         """How many answers of anytime inference differ from those of aggregation."""
         return int((self.logits["anytime"].argmax(1) != self.logits["aggregated"].argmax(1)).sum())
 
@@ -111,11 +111,14 @@ def infer(
             else:
                 features = used.view_features(images) if aggregates else used.features(images)
                 logits = used.logits_of_features(features)
-                if by_view or "anytime" in logits:
+                rule = model.anytime_rule if "anytime" in found else None
+                if by_view or rule is not None:
                     own = used.view_logits(features)
-                    parts += [own[batch.indices % each == 0].float().cpu()] if by_view else []
-                    rule = model.anytime_rule
-                    views += [] if rule is None else [settle(own, rule).views.cpu()]
+                if by_view:
+                    parts.append(own[batch.indices % each == 0].float().cpu())
+                if rule is not None:
+                    logits["anytime"], taken = settle(own, rule)
+                    views.append(taken.cpu())
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
     logits = {inference: _finite(torch.cat(values), inference) for inference, values in found.items()}

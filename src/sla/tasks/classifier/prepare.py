@@ -65,9 +65,8 @@ def _fix_length(
     if mode is not None:
         seconds = mode.step / group.world_size
         total = iterations * seconds if iterations else max(left - mode.spent, 0.0)
-        progress.message(
-            f"about {_duration(total)} of training, {'compiled' if mode.compiles else 'not compiled'}"
-        )
+        how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
+        progress.message(f"about {_duration(total)} of training, {how}")
         if iterations is None:
             iterations = max(int(total / seconds), 1)
             progress.message(f"{iterations:,} iterations fit into {run.minutes:g} minutes")

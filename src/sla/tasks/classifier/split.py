@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sla.datasets.load import load
 from sla.errors import InputError, listed, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.storage import OnBadImage
@@ -24,6 +23,8 @@ def load_data(
     **options: Any,
 ) -> Splits:
     """The data that a configuration names, or other data, at the size at which its run stores images."""
+    from sla.datasets.load import load  # opening a run to predict does without the catalogue
+
     return load(
         data or part.source,
         root=part.root,

@@ -22,14 +22,17 @@ from sla.tasks.classifier.trainer import Trainer
 
 COMPILE_SECONDS = 100.0  # of a network as large as ResNet-32, on two cores
 MOST_SAVED = 0.5  # of an eager step, by compiling: below COMPILE_SECONDS of that nothing is tried
-PAIRS, WARM_UP, ENOUGH = 6, 2, 20.0  # timed steps of each kind, steps before them, seconds for all of them
-CLEARLY = 0.97  # of the eager step's time, below which a compiled one is faster and not lucky
+PAIRS, WARM_UP, MAX_TIMING_SECONDS = 6, 2, 20.0  # timed steps of each kind, steps before, time for all
+SPEEDUP = 1.03  # of a compiled step over an eager one, above which it is not luck
 
 
 class Mode(NamedTuple):
-    """How a run takes its steps, why, the seconds of one, and those that were spent on finding out."""
+    """How a run takes its steps, why, the seconds of one, and those that were spent on finding out.
 
-    compiles: bool
+    `compiles` is None where that stays open.
+    """
+
+    compiles: bool | None
     reason: str
     step: float
     spent: float
@@ -59,27 +62,27 @@ def choose_mode(
     eager = measure_seconds(plan)
     total = iterations * eager if iterations else left
 
-    def found(compiles: bool, reason: str, step: float) -> Mode:
+    def mode(compiles: bool | None, reason: str, step: float) -> Mode:
         return Mode(compiles, reason, step, time.monotonic() - start)
 
     if plan.config.run.device == "cpu" and shutil.which("g++") is None:
-        return found(False, "eager: there is no g++ to compile with", eager)
+        return mode(False, "eager: there is no g++ to compile with", eager)
     if total * MOST_SAVED < COMPILE_SECONDS:
-        return found(
+        return mode(
             False, f"eager: about {total:.0f} s of training are too short to try torch.compile", eager
         )
     if not tries:
-        return found(False, "eager or compiled: both will be timed when the run starts", eager)
+        return mode(None, "eager or compiled: both will be timed when the run starts", eager)
     progress.message("trying torch.compile: a minute or two, less when its code is still in the cache")
     try:
         with torch.random.fork_rng(devices=[]):
             eager, compiled, first = _time_both(plan)
     except Exception as error:  # the compiler's errors have no common type, and the run can do without it
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return found(False, f"eager: torch.compile failed: {lines[0][:200]}", eager)
-    told = f"{1000 * eager:.0f} ms per step eager, {1000 * compiled:.0f} ms compiled (after {first:.0f} s)"
-    faster = compiled < CLEARLY * eager
-    return found(faster, f"{'compiled' if faster else 'eager'}: {told}", compiled if faster else eager)
+        return mode(False, f"eager: torch.compile failed: {lines[0][:200]}", eager)
+    times = f"{1000 * eager:.0f} ms per step eager, {1000 * compiled:.0f} ms compiled (after {first:.0f} s)"
+    faster = eager > SPEEDUP * compiled
+    return mode(faster, f"{'compiled' if faster else 'eager'}: {times}", compiled if faster else eager)
 
 
 def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:
@@ -90,7 +93,7 @@ def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:
     _time(eager, batches, 1, warm_up=0)
     pairs: list[tuple[float, ...]] = []
     start = time.monotonic()
-    while len(pairs) < PAIRS and (len(pairs) < 2 or time.monotonic() - start < ENOUGH):
+    while len(pairs) < PAIRS and (len(pairs) < 2 or time.monotonic() - start < MAX_TIMING_SECONDS):
         pairs.append((*_time(eager, batches, 1, warm_up=0), *_time(compiled, others, 1, warm_up=0)))
     one, other = (median(times) for times in zip(*pairs, strict=True))
     return one, other, first
@@ -114,6 +117,6 @@ def _time(trainer: Trainer, batches: Iterator[Batch], steps: int, warm_up: int =
         if trainer.device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.monotonic() - start)
-        if len(times) == steps or sum(times) > ENOUGH / 2:
+        if len(times) == steps or sum(times) > MAX_TIMING_SECONDS / 2:
             break
     return times[warm_up:] or times
