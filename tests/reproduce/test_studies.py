@@ -6,11 +6,15 @@ import torch
 import sla
 from refusals import refused
 from sla.datasets.load import load
+from sla.reproduce import runner
+from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import cells_of
-from sla.reproduce.plan import plan_progress, read_plan
+from sla.reproduce.plan import plan_status, read_plan
 from sla.reproduce.records import Record
 from sla.reproduce.work import run_job
 from sla.tasks.classifier.record import training_accuracy
+
+RATE = Rate(1e10, "")
 
 
 def jobs(name, *rows, **options):
@@ -57,13 +61,28 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     lines = ["{experiment: table1, columns: [cifar10], seeds: 1}"]
     lines += ["{experiment: views, rows: [k4-4, k1-1], columns: [cifar10], seeds: 1, budget: views}"]
     path.write_text("".join(f"- {line}\n" for line in lines))
-    first, second = plan_progress(read_plan(path), "small", {})
+    first, second = plan_status(read_plan(path), "small", {}, RATE)
     assert (len(first.jobs), len(second.jobs)) == (4, 1)
     job = second.jobs[0]
     record = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
+    record = record.model_copy(update={"machine": "x86_64, 2 threads"})
     assert second.left > 0 == second.done
-    _, second = plan_progress(read_plan(path), "small", {job.key: record})
-    assert (second.done, second.spent, second.left) == (1, 1.0, 0)
+    _, second = plan_status(read_plan(path), "small", {job.key: record}, RATE)
+    assert (second.done, second.spent, second.left) == (1, 2.0, 0)
+
+
+def test_a_plan_runs_line_by_line_and_failures_end_with_1(stopped, tmp_path, monkeypatch):
+    path, ran = tmp_path / "plan.yaml", []
+    path.write_text("- {experiment: table8, seeds: 1}\n- {experiment: table1, seeds: 1}\n")
+
+    def run_all(jobs, *_):
+        ran.append({job.kind for job in jobs})
+        return len(ran) - 1
+
+    monkeypatch.setattr(runner, "run_all", run_all)
+    said = stopped(1, "reproduce", "plan", path, "--run", "--scale", "smoke", "--out", tmp_path)
+    assert ran == [{"train", "ten-crop"}, {"train"}]
+    assert "1 failed, see the reasons above" in said
 
 
 @pytest.mark.parametrize("text", ["{}", "- {experiment: table1, seed: 3}", "- [", "3"])
@@ -79,4 +98,5 @@ def test_a_student_is_trained_on_the_run_of_its_teacher(tmp_path):
     taught = run_job(teacher, tmp_path)  # there already
     assert set(record.scores["last"]) >= {"distilled", "aggregated"}
     assert record.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
-    assert record.training_flop > taught.training_flop > 0
+    assert record.training_flop - taught.training_flop == cost_of(cell.job).flop > 0
+    assert taught.training_flop == cost_of(teacher).flop
