@@ -5,14 +5,18 @@ import torch
 
 import sla
 from refusals import refused
+from sla import session
 from sla.datasets.load import load
+from sla.recipes.load import config_settings
 from sla.reproduce import runner
 from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import cells_of
 from sla.reproduce.plan import plan_status, read_plan
 from sla.reproduce.records import Record
 from sla.reproduce.work import run_job
-from sla.tasks.classifier.record import training_accuracy
+from sla.tasks.classifier import record
+from sla.tasks.classifier.record import record_run, some_training_images, training_accuracy
+from sla.tasks.registry import make_config, with_values
 
 RATE = Rate(1e10, "")
 
@@ -64,10 +68,10 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     first, second = plan_status(read_plan(path), "small", {}, RATE)
     assert (len(first.jobs), len(second.jobs)) == (4, 1)
     job = second.jobs[0]
-    record = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
-    record = record.model_copy(update={"machine": "x86_64, 2 threads"})
+    done = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
+    done = done.model_copy(update={"machine": "x86_64, 2 threads"})
     assert second.left > 0 == second.done
-    _, second = plan_status(read_plan(path), "small", {job.key: record}, RATE)
+    _, second = plan_status(read_plan(path), "small", {job.key: done}, RATE)
     assert (second.done, second.spent, second.left) == (1, 2.0, 0)
 
 
@@ -93,10 +97,26 @@ def test_what_is_no_plan_is_refused(text, tmp_path):
 
 def test_a_student_is_trained_on_the_run_of_its_teacher(tmp_path):
     (cell,) = cells_of("student-pilots", "smoke", 1, ["cached"])
-    record = run_job(cell.job, tmp_path)
+    made = run_job(cell.job, tmp_path)
     (teacher,) = cell.job.members
     taught = run_job(teacher, tmp_path)  # there already
-    assert set(record.scores["last"]) >= {"distilled", "aggregated"}
-    assert record.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
-    assert record.training_flop - taught.training_flop == cost_of(cell.job).flop > 0
+    assert set(made.scores["last"]) >= {"distilled", "aggregated"}
+    assert made.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
+    assert made.training_flop - taught.training_flop == cost_of(cell.job).flop > 0
     assert taught.training_flop == cost_of(teacher).flop
+
+
+def test_a_record_is_made_from_the_images_that_the_run_has_in_memory(tmp_path, monkeypatch):
+    (cell,) = cells_of("table1", "smoke", 1, ["sla-si"], ["cifar10"])
+    config = make_config(with_values({"task": "classifier"}, config_settings(cell.job.settings)))
+    run = session.train(config, tmp_path / "run")
+    expected = record_run(sla.Run(tmp_path / "run"))
+    monkeypatch.setattr(record, "make_plan", None)
+    assert record_run(run) == expected
+
+
+def test_training_accuracy_is_of_at_most_so_many_images(monkeypatch):
+    data = load("digits").train
+    assert some_training_images(data) is data
+    monkeypatch.setattr(record, "TRAIN_IMAGES", 105)
+    assert some_training_images(data).counts().tolist() == [10] * 10
