@@ -166,3 +166,16 @@ def test_the_papers_numbers_are_as_printed():
     assert "| mini-ImageNet, 1-shot: TADAM | 58.50 ± 0.30, cited |" in text
     text = render(rows("table7", {"ldam-drw": [30.0], "ldam-drw-sd": [31.0]}))[0]
     assert "| CIFAR100, ratio 100: LDAM-DRW + SLA+SD | 45.53 | +8.30% |" in text
+
+
+def test_studies_come_after_the_paper_without_its_columns():
+    found = rows("table1", {"baseline": BASE}) | rows("capacity", {"baseline-2": BASE, "sla-2": [62, 63, 64]})
+    for key, one in found.items():
+        fitted = 94.5 if one.settings["method.name"] == "sla" else 95.0
+        found[key] = one.model_copy(update={"more": {"train": fitted}})
+    paper, _, study = render(found)[0].partition("## Capacity: the gain of joint labels")
+    assert "## Table 1" in paper
+    assert "## Table" not in study
+    assert "|  | accuracy | seeds | training accuracy | difference, 95% interval |" in study
+    assert "Baseline, width 2 | 61.00 ± 1.00 | 3 | 95.00 |  |" in study
+    assert "SLA, width 2 | 63.00 ± 1.00 | 3 | 94.50, below 95 | +2.00 (+2.00 to +2.00) |" in study

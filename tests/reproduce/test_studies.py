@@ -5,12 +5,20 @@ import torch
 
 import sla
 from refusals import refused
+from sla import session
 from sla.datasets.load import load
+from sla.recipes.load import config_settings
+from sla.reproduce import runner
+from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import cells_of
-from sla.reproduce.plan import plan_progress, read_plan
+from sla.reproduce.plan import plan_status, read_plan
 from sla.reproduce.records import Record
 from sla.reproduce.work import run_job
-from sla.tasks.classifier.record import training_accuracy
+from sla.tasks.classifier import record
+from sla.tasks.classifier.record import record_run, some_training_images, training_accuracy
+from sla.tasks.registry import make_config, with_values
+
+RATE = Rate(1e10, "")
 
 
 def jobs(name, *rows, **options):
@@ -57,13 +65,28 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     lines = ["{experiment: table1, columns: [cifar10], seeds: 1}"]
     lines += ["{experiment: views, rows: [k4-4, k1-1], columns: [cifar10], seeds: 1, budget: views}"]
     path.write_text("".join(f"- {line}\n" for line in lines))
-    first, second = plan_progress(read_plan(path), "small", {})
+    first, second = plan_status(read_plan(path), "small", {}, RATE)
     assert (len(first.jobs), len(second.jobs)) == (4, 1)
     job = second.jobs[0]
-    record = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
+    done = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
+    done = done.model_copy(update={"machine": "x86_64, 2 threads"})
     assert second.left > 0 == second.done
-    _, second = plan_progress(read_plan(path), "small", {job.key: record})
-    assert (second.done, second.spent, second.left) == (1, 1.0, 0)
+    _, second = plan_status(read_plan(path), "small", {job.key: done}, RATE)
+    assert (second.done, second.spent, second.left) == (1, 2.0, 0)
+
+
+def test_a_plan_runs_line_by_line_and_failures_end_with_1(stopped, tmp_path, monkeypatch):
+    path, ran = tmp_path / "plan.yaml", []
+    path.write_text("- {experiment: table8, seeds: 1}\n- {experiment: table1, seeds: 1}\n")
+
+    def run_all(jobs, *_):
+        ran.append({job.kind for job in jobs})
+        return len(ran) - 1
+
+    monkeypatch.setattr(runner, "run_all", run_all)
+    said = stopped(1, "reproduce", "plan", path, "--run", "--scale", "smoke", "--out", tmp_path)
+    assert ran == [{"train", "ten-crop"}, {"train"}]
+    assert "1 failed, see the reasons above" in said
 
 
 @pytest.mark.parametrize("text", ["{}", "- {experiment: table1, seed: 3}", "- [", "3"])
@@ -74,9 +97,26 @@ def test_what_is_no_plan_is_refused(text, tmp_path):
 
 def test_a_student_is_trained_on_the_run_of_its_teacher(tmp_path):
     (cell,) = cells_of("student-pilots", "smoke", 1, ["cached"])
-    record = run_job(cell.job, tmp_path)
+    made = run_job(cell.job, tmp_path)
     (teacher,) = cell.job.members
     taught = run_job(teacher, tmp_path)  # there already
-    assert set(record.scores["last"]) >= {"distilled", "aggregated"}
-    assert record.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
-    assert record.training_flop > taught.training_flop > 0
+    assert set(made.scores["last"]) >= {"distilled", "aggregated"}
+    assert made.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
+    assert made.training_flop - taught.training_flop == cost_of(cell.job).flop > 0
+    assert taught.training_flop == cost_of(teacher).flop
+
+
+def test_a_record_is_made_from_the_images_that_the_run_has_in_memory(tmp_path, monkeypatch):
+    (cell,) = cells_of("table1", "smoke", 1, ["sla-si"], ["cifar10"])
+    config = make_config(with_values({"task": "classifier"}, config_settings(cell.job.settings)))
+    run = session.train(config, tmp_path / "run")
+    expected = record_run(sla.Run(tmp_path / "run"))
+    monkeypatch.setattr(record, "make_plan", None)
+    assert record_run(run) == expected
+
+
+def test_training_accuracy_is_of_at_most_so_many_images(monkeypatch):
+    data = load("digits").train
+    assert some_training_images(data) is data
+    monkeypatch.setattr(record, "TRAIN_IMAGES", 105)
+    assert some_training_images(data).counts().tolist() == [10] * 10

@@ -46,7 +46,7 @@ def list_all(seeds: Seeds = 3, out: Out = OUT) -> None:
             words = title if scale == SCALES[0] else ""
             rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", _hours(hours), words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
-    print(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s: {rate.basis}.")
+    print(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
     if finished:
         print(f"Of the runs that {out / TABLE} has, the time is theirs.")
 
@@ -114,15 +114,26 @@ def plan(
 ) -> None:
     """Show a plan of runs: what is done, what is left, and its core-hours; or run it."""
     from sla.cli.display import print_table
-    from sla.reproduce.plan import RATE, plan_progress, read_plan
+    from sla.errors import SLAError
+    from sla.reproduce.costs import estimate_rate
+    from sla.reproduce.plan import line_jobs, plan_status, read_plan
     from sla.reproduce.records import TABLE, read_records
     from sla.reproduce.runner import run_all
+    from sla.reproduce.work import machine_name
 
-    found = plan_progress(read_plan(file), scale, read_records(out / TABLE))
+    lines = read_plan(file)
     if run:
-        with RunnerDisplay() as display:
-            run_all([job for line in found for job in line.jobs], out, display, jobs)
+        failed = 0
+        for number, (line, own) in enumerate(zip(lines, line_jobs(lines, scale), strict=True), start=1):
+            print(f"line {number} of {len(lines)}: {line.experiment}")
+            with RunnerDisplay() as display:
+                failed += run_all(own, out, display, jobs)
+        if failed:
+            raise SLAError(f"{failed} failed, see the reasons above; the others are recorded")
         return
+    records = read_records(out / TABLE)
+    rate = estimate_rate(records.values(), machine_name())
+    found = plan_status(lines, scale, records, rate)
     rows = [
         (
             one.line.experiment,
@@ -139,7 +150,7 @@ def plan(
     spent, left = sum(one.spent for one in found), sum(one.left for one in found)
     rows.append(("all", "", "", "", "", f"{spent:.2f}", f"{left:.2f}", ""))
     print_table(("table", "columns", "rows", "seeds", "runs done", "core-hours", "left", "budget"), rows)
-    print(f"Left: estimated from FLOP at {RATE / 1e9:.0f} GFLOP/s of one core.")
+    print(f"Left: at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
@@ -205,10 +216,10 @@ class RunnerDisplay:
 
     def begin(self, jobs: "Sequence[Job]", done: int) -> None:
         """`jobs` are about to run; `done` others have finished before."""
-        from sla.reproduce.costs import flop_of
+        from sla.reproduce.costs import cost_of
 
         for job in jobs:
-            self.weights[job.key] = 1.0 if job.members else max(flop_of(dict(job.settings)), 1.0)
+            self.weights[job.key] = max(cost_of(job).flop, 1.0)
         self.console.print(f"{done} done, {len(jobs)} to run", markup=False)
         if self.live and jobs:
             self.task = self.progress.add_task("running", total=sum(self.weights.values()), left="")
@@ -259,7 +270,7 @@ def _command(name: str) -> Callable[..., None]:
         jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
         threads: Annotated[
             int | None,
-            Option(min=1, help="Threads per run, to get a row's number again. Default: all cores."),
+            Option(min=1, help="Threads per run, where its recipe sets none. Default: all cores."),
         ] = None,
         out: Out = OUT,
         only: Annotated[str | None, Option(help="Only the run with this key.")] = None,
@@ -282,6 +293,11 @@ def _command(name: str) -> Callable[..., None]:
             found = [job for job in found if job.key == only]
             if not found:
                 raise InputError(f"--only {only}: no job of {name} at {scale} scale has this key")
+        for job in found:
+            if threads and job.threads not in (None, threads):
+                raise InputError(
+                    f"--threads {threads}: the recipe of {job.label} sets {job.threads}; leave out --threads"
+                )
         if print_commands:
             print("\n".join(commands(name, scale, found, out, seeds, threads)))
             return

@@ -13,11 +13,13 @@ from sla.backbones import create_backbone
 from sla.backbones.cost import count_flops
 from sla.datasets.catalogue import CATALOGUE
 from sla.methods import create_method
+from sla.methods.base import Method
 from sla.recipes.load import Settings
 from sla.reproduce.jobs import Job, cells_of, jobs_of
-from sla.reproduce.records import Record
+from sla.reproduce.records import Record, parse_machine
 from sla.runs.loop import using_threads
 from sla.sampling.protocols import long_tailed_counts
+from sla.tasks.classifier.config import ClassifierConfig, student_steps
 from sla.views import parse_views
 
 BACKWARD = 2  # what the backward pass costs, in forward passes
@@ -38,42 +40,76 @@ class Cost(NamedTuple):
 class Rate(NamedTuple):
     """Floating-point operations per second in training here, and what that rests on."""
 
-    flop_per_second: float
+    flop_per_second: float  # of one thread
     basis: str
+    threads: int = 1  # of a run whose recipe sets none
+
+    def seconds(self, job: Job) -> float:
+        """Estimated seconds of a job; threads are taken to share its work evenly."""
+        return cost_of(job).flop / self.flop_per_second / (job.threads or self.threads)
 
 
 def runs_of(name: str, scale: str, seeds: int = 3) -> list[Job]:
     """The distinct training runs of a table or figure; rows that only differ in their score share one."""
-    return [job for job in jobs_of(cells_of(name, scale, seeds)) if not job.members]
+    return [job for job in jobs_of(cells_of(name, scale, seeds)) if job.trains]
 
 
 def cost(name: str, scale: str, seeds: int = 3) -> Cost:
     """Of all distinct runs of a table or figure."""
-    runs = [dict(job.settings) for job in runs_of(name, scale, seeds)]
-    return Cost(sum(map(flop_of, runs)), sum(map(images_of, runs)))
+    costs = [cost_of(job) for job in runs_of(name, scale, seeds)]
+    return Cost(sum(one.flop for one in costs), sum(one.images for one in costs))
+
+
+def cost_of(job: Job) -> Cost:
+    """Of a job without that of its members; nothing where it only evaluates them."""
+    if job.kind == "distil":
+        return _student_cost(job)
+    settings = dict(job.settings)
+    return Cost(flop_of(settings), images_of(settings)) if job.trains else Cost(0.0, 0)
+
+
+def _student_cost(job: Job) -> Cost:
+    """Of a student's training, with the forward passes of its teacher's answers."""
+    settings = dict(job.members[0].settings)
+    own = {key.removeprefix("distil."): value for key, value in job.settings.items()}
+    tree = {
+        "data": {"source": settings["data.source"]},
+        "run": {"iterations": _steps(settings)},
+        "distil": own,
+    }
+    config = ClassifierConfig.model_validate(tree)
+    part, images = config.distil, student_steps(config) * settings["run.batch_size"]
+    views = len(_method(settings).views)
+    answers = _trained_on(settings) * views if part.cached else images * (part.teacher_views or views)
+    return Cost(float(_forward_of(settings) * ((1 + BACKWARD) * images + answers)), images)
 
 
 def seconds_of(runs: Iterable[Job], rate: Rate, finished: Mapping[str, Record]) -> float:
     """Of training these runs one after the other; a finished one took what its record says."""
-    found = 0.0
-    for job in runs:
-        record = finished.get(job.key)
-        known = record.seconds if record is not None else None
-        found += known or flop_of(dict(job.settings)) / rate.flop_per_second
-    return found
+    return sum(recorded_seconds(job, finished) or rate.seconds(job) for job in runs)
+
+
+def recorded_seconds(job: Job, finished: Mapping[str, Record]) -> float | None:
+    """What training took by the job's record; a student's record has its teacher's seconds too."""
+    known = [finished[one.key].seconds if one.key in finished else None for one in (job, *job.members)]
+    return None if known[0] is None else known[0] - sum(seconds or 0 for seconds in known[1:])
 
 
 def estimate_rate(records: Iterable[Record], machine: str) -> Rate:
-    """From the finished runs of this machine, by the median, where there are some; else by probes now."""
+    """From the finished runs of this machine, by the median, where there are some; else by probes now.
+
+    Per thread, so that runs with any number of threads count.
+    """
+    here, threads = parse_machine(machine)
     rates = [
-        record.training_flop / record.seconds
+        record.training_flop / record.seconds / parse_machine(record.machine)[1]
         for record in records
-        if record.machine == machine and not record.members
+        if parse_machine(record.machine)[0] == here and not record.members
         if record.training_flop and record.seconds and record.seconds >= LEAST_SECONDS
     ]
     if len(rates) >= LEAST_ROWS:
-        return Rate(median(rates), f"the median of {len(rates)} finished runs on this machine")
-    return probe_rate()
+        return Rate(median(rates), f"the median of {len(rates)} finished runs on this machine", threads)
+    return probe_rate()._replace(threads=threads)
 
 
 def flop_of(settings: Settings) -> float:
@@ -81,10 +117,10 @@ def flop_of(settings: Settings) -> float:
     if "toy.digits" in settings:
         pixels = math.prod(CATALOGUE[settings["data.source"]].shape)
         return 2.0 * (1 + BACKWARD) * pixels * images_of(settings) * 2  # a linear map to two labels
-    options = settings.get("model.options") or {}
-    channels, size = options.get("in_channels", 3), settings["model.resolution"]
-    forward = _forward(settings["model.backbone"], tuple(sorted(options.items())), size, channels)
-    return float((1 + BACKWARD) * forward * images_of(settings))
+    passes = (1 + BACKWARD) * images_of(settings)
+    if "episodes.way" not in settings and (method := _method(settings)).averaged_teacher:
+        passes += _steps(settings) * settings["run.batch_size"] * len(method.views)  # forward only
+    return float(_forward_of(settings) * passes)
 
 
 def images_of(settings: Settings) -> int:
@@ -97,14 +133,28 @@ def images_of(settings: Settings) -> int:
         episode = settings["episodes.way"] * (settings["episodes.shot"] + settings["episodes.query"])
         base = settings["run.iterations"] * settings["episodes.per_step"] * episode
         return base * len(parse_views(settings["method.views"]))
-    batch = settings["run.batch_size"]
-    steps = settings["run.iterations"] or math.ceil(settings["run.epochs"] * _trained_on(settings) / batch)
-    views = len(create_method(settings["method.name"], parse_views(settings["method.views"])).views)
-    return steps * batch * min(settings.get("method.views_per_step") or views, views)
+    method = _method(settings)
+    views = settings.get("method.views_per_step") or method.usual_views or len(method.views)
+    return _steps(settings) * settings["run.batch_size"] * min(views, len(method.views))
+
+
+def _method(settings: Settings) -> Method:
+    return create_method(settings["method.name"], parse_views(settings["method.views"]))
+
+
+def _steps(settings: Settings) -> int:
+    steps: int | None = settings["run.iterations"]
+    return steps or math.ceil(settings["run.epochs"] * _trained_on(settings) / settings["run.batch_size"])
+
+
+def _forward_of(settings: Settings) -> int:
+    options = settings.get("model.options") or {}
+    channels, size = options.get("in_channels", 3), settings["model.resolution"]
+    return _forward(settings["model.backbone"], tuple(sorted(options.items())), size, channels)
 
 
 def probe_rate() -> Rate:
-    """The median of a few short training steps of ResNet-8, eager, but at least a share of matrix products.
+    """The median of some training steps of ResNet-8, eager, on one thread; at least a share of products.
 
     Other work on the machine now says little about the hours a table takes: where it makes threads wait for
     each other, steps take a hundred times as long, while some of many short products still run undisturbed.
@@ -113,7 +163,10 @@ def probe_rate() -> Rate:
     backbone = create_backbone("resnet8").to(device).train()
     backbone = backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.zeros(PROBE_IMAGES, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-    times = [_seconds(lambda: backbone(images).square().mean().backward()) for _ in range(WARM_UP + PROBES)]
+    with using_threads(1):
+        times = [
+            _seconds(lambda: backbone(images).square().mean().backward()) for _ in range(WARM_UP + PROBES)
+        ]
     step = (1 + BACKWARD) * len(images) * count_flops(backbone, (3, 32, 32))
     measured, floor = step / median(times[WARM_UP:]), FLOOR * matrix_rate(1)
     if measured >= floor:

@@ -34,6 +34,16 @@ class Job:
         """16 hexadecimal digits: a hash of what is run."""
         return content_key(self.kind, self.settings, self.seed, [member.key for member in self.members])
 
+    @property
+    def trains(self) -> bool:
+        """Whether it trains a network; the others evaluate their members."""
+        return self.kind == "distil" or not self.members
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads that its recipe sets (a student's are its teacher's); None where it sets none."""
+        return (self.members[0] if self.members else self).settings.get("run.threads")
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -8,12 +8,10 @@ import yaml
 from pydantic import ValidationError
 
 from sla.errors import InputError, shown
-from sla.reproduce.costs import flop_of
+from sla.reproduce.costs import Rate, cost_of, recorded_seconds
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.paper import Part
-from sla.reproduce.records import Record
-
-RATE = 80e9  # FLOP per second of one core in training, for runs that no record tells the seconds of
+from sla.reproduce.records import Record, parse_machine
 
 
 class Line(Part):
@@ -23,11 +21,11 @@ class Line(Part):
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     seeds: int = 3
-    budget: str = ""  # whose core-hours it takes
+    budget: str = ""  # the name under which its core-hours are counted
 
 
 @dataclass(frozen=True)
-class Progress:
+class LineStatus:
     """Of a line: its runs that no earlier line has, how many are done, and core-hours spent and to come."""
 
     line: Line
@@ -49,16 +47,29 @@ def read_plan(path: Path) -> list[Line]:
         raise InputError(f"{shown(path)}: not a plan of runs: {shown(text)}") from None
 
 
-def plan_progress(lines: Sequence[Line], scale: str, records: Mapping[str, Record]) -> list[Progress]:
-    """Every line with its own runs: a run that two lines need is counted in the first."""
+def line_jobs(lines: Sequence[Line], scale: str) -> list[list[Job]]:
+    """The runs of every line; a run that two lines need belongs to the first."""
     known: set[str] = set()
     found = []
     for line in lines:
         cells = cells_of(line.experiment, scale, line.seeds, line.rows, line.columns)
-        jobs = [job for job in jobs_of(cells) if job.key not in known]
-        known |= {job.key for job in jobs}
-        done = [records[job.key] for job in jobs if job.key in records]
-        left = [flop_of(dict(job.settings)) for job in jobs if job.key not in records and not job.members]
-        spent = sum(record.seconds or 0 for record in done if not record.members)
-        found.append(Progress(line, jobs, len(done), spent / 3600, sum(left) / RATE / 3600))
+        found.append([job for job in jobs_of(cells) if job.key not in known])
+        known |= {job.key for job in found[-1]}
+    return found
+
+
+def plan_status(
+    lines: Sequence[Line], scale: str, records: Mapping[str, Record], rate: Rate
+) -> list[LineStatus]:
+    """Every line with its own runs; core-hours are hours times threads, of training."""
+    found = []
+    for line, jobs in zip(lines, line_jobs(lines, scale), strict=True):
+        done = [job for job in jobs if job.key in records]
+        spent = sum(
+            (recorded_seconds(job, records) or 0) * parse_machine(records[job.key].machine)[1]
+            for job in done
+            if job.trains
+        )
+        left = sum(cost_of(job).flop for job in jobs if job.key not in records) / rate.flop_per_second
+        found.append(LineStatus(line, jobs, len(done), spent / 3600, left / 3600))
     return found

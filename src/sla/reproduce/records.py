@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,13 @@ class Record(BaseModel):
         """The score of this name: of an inference at the last checkpoint, or one of `more`."""
         value = (self.more | self.scores.get("last", {})).get(name)
         return float(value) if isinstance(value, int | float) else None
+
+
+def parse_machine(text: str) -> tuple[str, int]:
+    """`x86_64, 2 threads` -> ("x86_64", 2); a GPU has no threads and counts as one."""
+    name, _, threads = text.rpartition(", ")
+    found = re.fullmatch(r"(\d+) threads?", threads)
+    return (name, int(found[1])) if found else (text, 1)
 
 
 def read_records(path: Path) -> dict[str, Record]:

@@ -12,7 +12,7 @@ from sla.report.page import render as render_page
 from sla.report.page import write as write_page
 from sla.reproduce.claims import claims, row_contrasts
 from sla.reproduce.figures import AXES, draw, series_of
-from sla.reproduce.names import EXPERIMENTS, PAPER
+from sla.reproduce.names import EXPERIMENTS, PAPER, STUDIES
 from sla.reproduce.paper import Experiment, experiment
 from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
@@ -20,6 +20,8 @@ from sla.reproduce.rule import FAILS, HOLDS, OPEN, RISK, UNTESTED, Judgement, Si
 from sla.stats import Interval, interval, mean_sd
 
 HEADER = ("", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval")
+STUDY_HEADER = ("", "accuracy", "seeds", "training accuracy", "difference, 95% interval")
+FITTED = 95.0  # percent of the training labels; below it a network has not learnt its task
 SHOWN = ("paper", "small")  # scales; smoke only checks that everything runs
 RULE = (
     "A claim is judged by one pooled comparison. Each of its cells gives a paired difference per seed, where "
@@ -82,12 +84,13 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
             yield _compared(f"Single comparisons at {scale} scale", ORIENTED, several)
     yield Section("What was run", [_summary(records, found)])
     shown: list[set[str]] = []
-    for results in found.values():
-        for name in results.tested:
-            keys = results.keys(name)
-            if keys not in shown:  # the toy experiment is the same at both scales
-                shown.append(keys)
-                yield _table(results, name)
+    for part in (PAPER, STUDIES):
+        for results in found.values():
+            for name in (name for name in results.tested if name in part):
+                keys = results.keys(name)
+                if keys not in shown:  # the toy experiment is the same at both scales
+                    shown.append(keys)
+                    yield _table(results, name) if part is PAPER else _study(results, name)
     tested = {name for results in found.values() for name in results.tested}
     missing = [title.partition(":")[0] for name, title in PAPER.items() if name not in tested]
     words = f"Tables and figures without any number: {', '.join(missing) or 'none'}."
@@ -215,6 +218,30 @@ def _table(results: Results, name: str) -> Section:
     header = (*HEADER, "parameters") if sized else HEADER
     axis = AXES.get(name, ("", ""))
     return Section(title, [words], [(title, header, rows)], found.notes, lines, axis, picture)
+
+
+def _study(results: Results, name: str) -> Section:
+    """A study of our own: no numbers of the paper, but the accuracy on training images."""
+    found, rows = experiment(name), []
+    for column, place in found.columns.items():
+        for row_name, row in found.rows.items():
+            cell = Place(name, row_name, column)
+            if results.of(cell):
+                ours, seeds, _, difference = _ours(results, found, cell)
+                label = f"{place.label}: {row.label}"
+                rows.append((label, ours, seeds, _training_accuracy(results, cell), difference))
+    title = f"{EXPERIMENTS[name]}, {results.scale} scale"
+    words = "Not in the paper. Accuracies in percent."
+    return Section(title, [words], [(title, STUDY_HEADER, rows)], found.notes)
+
+
+def _training_accuracy(results: Results, place: Place) -> str:
+    records = results.records[place].values()
+    found = [value for record in records if (value := record.score("train")) is not None]
+    if not found:
+        return ""
+    mean = mean_sd(found)[0]
+    return f"{mean:.2f}" + (f", below {FITTED:g}" if mean < FITTED else "")
 
 
 def _ours(results: Results, found: Experiment, place: Place) -> tuple[str, ...]:

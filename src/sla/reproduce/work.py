@@ -18,8 +18,6 @@ from sla.runs.result import describe_origin
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, make_config, with_values
 
-CURVE_IMAGES = 5000  # of the training set, to compute the training accuracy
-
 
 def folder_of(job: Job, out: Path) -> Path:
     """The folder of a job: its run, or its record alone."""
@@ -107,32 +105,25 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     return {"scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}}, **_total(records)}
 
 
-def _ten_crop(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
-    """The member on ten crops of each test image."""
+def _averaged(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """The member on ten crops of each test image, or on the image and its mirror image."""
     records, (run,) = _members(job, out)
-    outputs = run.ten_crop(run.dataset(), progress=progress)
-    return {"more": {"ten-crop": outputs.scores()["ten-crop"]["top1"]}, **_total(records)}
-
-
-def _flips(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
-    """The member on each test image and its mirror image."""
-    records, (run,) = _members(job, out)
-    outputs = run.flips(run.dataset(), progress=progress)
-    return {"more": {"flips": outputs.scores()["flips"]["top1"]}, **_total(records)}
+    evaluate = {"ten-crop": run.ten_crop, "flips": run.flips}[job.kind]
+    outputs = evaluate(run.dataset(), progress=progress)
+    return {"more": {job.kind: outputs.scores()[job.kind]["top1"]}, **_total(records)}
 
 
 def _curves(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """Accuracy on training and test images of every snapshot of the member."""
     from sla.factory import load
-    from sla.sampling.protocols import limited
     from sla.tasks.classifier.evaluation import infer
     from sla.tasks.classifier.plan import make_plan
+    from sla.tasks.classifier.record import some_training_images
 
     records, (run,) = _members(job, out)
     plan = make_plan(run.config)
     assert plan.test is not None
-    per_class = min(CURVE_IMAGES // plan.train.num_classes, int(plan.train.counts().min()))
-    parts = {"train": limited(plan.train, max(per_class, 1)), "test": plan.test}
+    parts = {"train": some_training_images(plan.train), "test": plan.test}
     curve: list[dict[str, float]] = []
     snapshots = sorted((run.folder / "snapshots").glob("*.safetensors"))
     for number, path in enumerate(snapshots, start=1):
@@ -157,8 +148,8 @@ def _toy(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 # What is not here is the training of a task.
 WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "ensemble": _ensemble,
-    "ten-crop": _ten_crop,
-    "flips": _flips,
+    "ten-crop": _averaged,
+    "flips": _averaged,
     "distil": _distil,
     "curves": _curves,
     "toy": _toy,

@@ -25,20 +25,24 @@ def record_run(run: Run) -> dict[str, Any]:
     `gained`, `lost`: test images that only the average over views gets right, or only the plain image.
     """
     accuracies = run.result["accuracies"]
-    last, plan = accuracies["last"], make_plan(run.config)
+    last, data = accuracies["last"], run.splits or make_plan(run.config)
     tested = {name: top1_scores(found["test"]) for name, found in accuracies.items() if "test" in found}
     more = top1_scores(last.get("val", {}), "val_")
     more |= {f"ece_{inference}": found["ece"] for inference, found in last.get("test", {}).items()}
-    train = plan.train
-    if len(train) > TRAIN_IMAGES:
-        train = limited(train, max(min(TRAIN_IMAGES // train.num_classes, int(train.counts().min())), 1))
-    more["train"] = training_accuracy(run.model, train, run.pipeline)
-    if plan.test is not None and "aggregated" in run.model.method.inferences:
-        outputs = run.outputs(plan.test, ("single", "aggregated"))
+    more["train"] = training_accuracy(run.model, some_training_images(data.train), run.pipeline)
+    if data.test is not None and "aggregated" in run.model.method.inferences:
+        outputs = run.outputs(data.test, ("single", "aggregated"))
         single, aggregated = (logits.argmax(1) == outputs.targets for logits in outputs.logits.values())
         more["gained"] = 100 * (aggregated & ~single).float().mean().item()
         more["lost"] = 100 * (single & ~aggregated).float().mean().item()
     return {"scores": tested, "more": more}
+
+
+def some_training_images(train: Dataset) -> Dataset:
+    """At most about TRAIN_IMAGES, as many of each class; all where there are no more."""
+    if len(train) <= TRAIN_IMAGES:
+        return train
+    return limited(train, max(min(TRAIN_IMAGES // train.num_classes, int(train.counts().min())), 1))
 
 
 @torch.inference_mode()
