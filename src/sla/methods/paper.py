@@ -212,7 +212,9 @@ class SLA(Method):
         }
 
     def _student_learns(self, context: StepContext) -> bool:
-        return self.student_from == 0 or context.step >= self.student_from * context.steps
+        if self.student_from and not context.steps:
+            raise InputError("student_from is a fraction of the run: StepContext(step=..., steps=...)")
+        return context.step >= self.student_from * context.steps
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""

@@ -210,6 +210,11 @@ def _check_views(config: ClassifierConfig) -> None:
             f"method.views_per_step: {config.method.name} needs {method.least_views} views of each image, "
             f"the plain one among them, not {chosen}"
         )
+    if method.usual_views is not None and chosen == num_views:
+        raise InputError(
+            f"method.views_per_step: {config.method.name} draws some of its {num_views} views, "
+            f"usually {method.usual_views}, not {chosen}"
+        )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
     if method.averaged_teacher and config.optimizer.ema is None:
