@@ -82,7 +82,8 @@ def own_logits(joint_logits: Logits, num_views: int, views: Tensor | None = None
     return average_views(select_view(joint_logits, views.flatten(), num_views).unflatten(0, views.shape))
 
 
-def _apply(criterion: Criterion, logits: Logits, target: Target) -> Tensor:
+def apply_criterion(criterion: Criterion, logits: Logits, target: Target) -> Tensor:
+    """The criterion of logits (rows, N) and their labels."""
     if not isinstance(logits, LinearLogits):
         return criterion(logits, target)
     of_linear = _of_linear(criterion, target)
@@ -112,7 +113,7 @@ def sla_loss(
         by_view(joint_logits, num_views)  # refuses columns that are not N*M
     count = num_views if views is None else views.shape[-1]
     _check_rows("joint logits", joint_logits, target, count)
-    loss = _apply(criterion, joint_logits, join_labels(target, num_views, views))
+    loss = apply_criterion(criterion, joint_logits, join_labels(target, num_views, views))
     if view_reduction not in VIEW_REDUCTIONS:
         hint = nearest(view_reduction, VIEW_REDUCTIONS)
         raise InputError(f"unknown view_reduction {view_reduction!r}{hint}")
@@ -136,7 +137,7 @@ def data_augmentation_loss(
 ) -> Tensor:
     """L_DA = 1/M sum_j CE(sigma(z_j; u), y): every view keeps the class label. Logits (B*M, N)."""
     _check_rows("class logits", class_logits, target, num_views)
-    return _apply(criterion, class_logits, repeat_target(target, num_views))
+    return apply_criterion(criterion, class_logits, repeat_target(target, num_views))
 
 
 def multi_task_loss(

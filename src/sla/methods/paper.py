@@ -15,6 +15,7 @@ from sla.inference import aggregate_views, average_views, marginal_over_classes,
 from sla.labels import Target, is_readable
 from sla.losses import (
     VIEW_REDUCTIONS,
+    apply_criterion,
     data_augmentation_loss,
     distillation_loss,
     first_logits,
@@ -43,7 +44,7 @@ class Baseline(Method):
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
         logits = head_logits(heads["plain"], features, target, self.criterion)
-        loss = data_augmentation_loss(logits, target, 1, self.criterion)
+        loss = apply_criterion(self.criterion, logits, target)
         return {"loss": loss, "output": first_logits(logits)}
 
 
