@@ -168,7 +168,11 @@ class ClassifierConfig(TrainingConfig):
         return (*views, "method.imbalance") if self.method.imbalance == AUTO else views
 
 
+def student_share(config: ClassifierConfig, fresh: bool = False) -> float:
+    """Steps of a student, as a fraction of its teacher's; `fresh`: it has another backbone."""
+    return config.distil.share or (1.0 if fresh else 0.25)
+
+
 def student_steps(config: ClassifierConfig, fresh: bool = False) -> int:
-    """Steps of a student; `fresh`: it has another backbone than its teacher."""
-    share = config.distil.share or (1.0 if fresh else 0.25)
-    return max(round(share * (config.run.iterations or 0)), 1)
+    """Steps of a student."""
+    return max(round(student_share(config, fresh) * (config.run.iterations or 0)), 1)
