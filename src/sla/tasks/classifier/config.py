@@ -35,7 +35,7 @@ class DataConfig(SourceConfig):
 
 
 class MethodKeys(Part):
-    """One of the paper's methods, by its name in the tables, or your own."""
+    """A registered method by its name, or your own."""
 
     name: str = Field("sla+sd", description=f"{', '.join(METHODS)}, or package.module:Class")
     options: dict[str, Any] = Field(default_factory=dict, description="options of your own method")
