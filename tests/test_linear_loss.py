@@ -194,14 +194,14 @@ def test_criteria_that_need_all_logits_get_them(monkeypatch):
     monkeypatch.setattr(losses, "LARGE", 0)
     head, features, target = JointHead(WIDTH, CLASSES, 1), torch.randn(3, WIDTH), torch.tensor([0, 1, 2])
     for criterion in (Doubled(), Focal(), lambda logits, target: logits.sum()):
-        loss, logits = losses.head_loss(head, features, target, criterion)
+        logits = losses.head_logits(head, features, target, criterion)
         assert torch.equal(logits, head(features))
-        assert torch.equal(loss, criterion(logits, target))
-    _, logits = losses.head_loss(head, features, target, sla.CrossEntropy())
-    assert logits is None
+    held = losses.head_logits(head, features, target, sla.CrossEntropy())
+    assert isinstance(held, losses.LinearLogits)
+    assert held.shape == head(features).shape
     learnt = sla.MixedTarget(target, target, torch.rand(3, requires_grad=True))
-    assert losses.head_loss(head, features, learnt)[1] is not None
-    assert losses.head_loss(torch.nn.Linear(WIDTH, CLASSES), features, target)[1] is not None
+    assert torch.is_tensor(losses.head_logits(head, features, learnt))
+    assert torch.is_tensor(losses.head_logits(torch.nn.Linear(WIDTH, CLASSES), features, target))
 
 
 def test_the_mean_of_blocks_against_a_loop():

@@ -79,7 +79,8 @@ def test_a_training_step_of_every_method(name, kind, chosen, monkeypatch):
         target = labels(BATCH)
         if kind != "hard":
             target = MixedTarget(target, labels(BATCH), on_meta(BATCH) if kind == "mixed" else 0.3)
-        views = labels(BATCH, 2) if chosen and len(model.method.views) > 1 else None
+        chosen_views = (chosen or name == "lorot") and len(model.method.views) > 1
+        views = labels(BATCH, 2) if chosen_views else None
         teacher = on_meta(BATCH, CLASSES) if name == "distilled" else None
         found = model(on_meta(BATCH, 3, SIZE, SIZE), target, StepContext(views, teacher=teacher))
         found["loss"].backward()

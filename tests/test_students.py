@@ -10,9 +10,11 @@ from sla.errors import InputError
 from sla.methods import SLA, AveragedSLA, LoRot, RememberedSLA, StepContext
 from sla.methods.lorot import QuadrantRotation
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
+from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.plan import make_plan
+from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.registry import make_config
 from sla.views import Rotation, expand_views, take_views
 
@@ -66,6 +68,8 @@ def test_a_student_can_begin_late():
     early = method.losses(heads, z, TARGET, StepContext(step=0, steps=10))["loss"]
     early.backward()
     assert not heads["plain"].weight.grad.any()
+    with pytest.raises(InputError, match="student_from is a fraction of the run"):
+        method.losses(heads, z, TARGET)
     with pytest.raises(InputError, match="student_from must be at least 0 and below 1"):
         SLA(Rotation(), distill=True, student_from=1.0)
 
@@ -171,6 +175,9 @@ def test_lorot_predicts_class_and_place_of_the_changed_image():
     assert torch.equal(changed[1, :, :2, 2:], torch.rot90(images[1, :, :2, 2:], 1, (1, 2)))
     with pytest.raises(InputError, match="needs square images"):
         method.expand(torch.rand(2, 3, 4, 5))
+    model = sla.create("resnet8", num_classes=2, method=method)
+    with pytest.raises(InputError, match=r"a random view of each image: StepContext\(views="):
+        model(torch.rand(2, 3, 8, 8), torch.tensor([0, 1]))
 
 
 def weights_of(folder):
@@ -198,8 +205,20 @@ def test_each_trains_resumes_to_the_same_bytes_and_is_read_again(method, tiny_se
         assert flips.logits["flips"][:8].numpy() == pytest.approx(both.numpy(), abs=1e-5)
 
 
+def test_the_disk_must_have_room_for_the_memory(tmp_path):
+    sizes = []
+    for name in ("sla+sd", "sla+memory"):
+        tree = {"data": {"source": "digits"}, "method": {"name": name}, "run": {"iterations": 1}}
+        loop = Trainer(make_plan(make_config(tree)), tmp_path, Group())
+        sizes.append(loop.bytes_needed())
+    scores = len(loop.train) * 4 * (10 * 2 + 1)  # 16 bits a class, and whether the view was seen
+    assert sizes[1] - sizes[0] == 2 * scores  # the old checkpoint and the new one
+
+
 def test_one_view_of_lorot_by_default_and_averaged_weights_where_they_teach():
     tree = {"data": {"source": "digits"}, "method": {"name": "lorot"}}
     assert make_plan(make_config(tree)).config.method.views_per_step == 1
+    with pytest.raises(InputError, match="lorot draws some of its 16 views, usually 1, not 16"):
+        make_plan(make_config(tree | {"method": {"name": "lorot", "views_per_step": 16}}))
     with pytest.raises(InputError, match=r"set optimizer\.ema"):
         make_plan(make_config(tree | {"method": {"name": "sla+ema"}}))

@@ -1,4 +1,8 @@
-"""The losses of the paper's equations, as pure functions on logits."""
+"""The losses of the paper's equations, as pure functions on logits.
+
+Methods call them with what `head_logits` gives: a tensor, or `LinearLogits`, of which they compute the same
+from the features, some rows at a time.
+"""
 
 import math
 from collections.abc import Callable
@@ -17,8 +21,78 @@ from sla.linear_loss import LARGE, linear_cross_entropy
 VIEW_REDUCTIONS = ("mean", "sum")
 
 
+class LinearLogits:
+    """Logits that are too many to hold: their head and features (rows, D), in their place."""
+
+    def __init__(self, head: JointHead, features: Tensor) -> None:
+        self.head, self.features = head, features
+        self.ndim, self.shape = 2, (features.shape[0], head.weight.shape[0])
+        self.device = features.device
+
+    def __getitem__(self, rows: slice) -> "LinearLogits":
+        return LinearLogits(self.head, self.features[rows])
+
+
+Logits = Tensor | LinearLogits
+
+
+def head_logits(
+    head: nn.Module, features: Tensor, target: Target, criterion: Criterion = cross_entropy
+) -> Logits:
+    """The logits of a head for the losses here; `LinearLogits` where they are too many to hold.
+
+    Args:
+        head: its forward is not called where there are too many.
+        features: (rows, D).
+        target: of the images.
+        criterion: too many logits are held nevertheless if it needs them: one of your own without
+            `of_linear`, or `Focal`.
+    """
+    known = isinstance(head, JointHead) and type(head) in (JointHead, PlainHead)
+    if known and features.shape[0] * len(head.weight) >= LARGE and _of_linear(criterion, target) is not None:  # type: ignore[arg-type]
+        return LinearLogits(head, features)  # type: ignore[arg-type]
+    return head(features)
+
+
+@torch.no_grad()
+def first_logits(logits: Logits, num_views: int = 1, count: int = 1, views: Tensor | None = None) -> Tensor:
+    """Class logits (B, N) of the first of each image's `count` rows, without gradient.
+
+    Args:
+        logits: of `head_logits`, (B*count, N*num_views).
+        num_views: M of a joint head; 1 for class logits.
+        count: rows per image.
+        views: (B, count) view numbers; None if the first row is view 0.
+    """
+    first = logits[::count]
+    if num_views == 1:
+        return first.head(first.features) if isinstance(first, LinearLogits) else first.detach()
+    if views is None:
+        views = torch.zeros(first.shape[0], 1, dtype=torch.long, device=first.device)
+    return own_logits(first, num_views, views[:, :1])
+
+
+@torch.no_grad()
+def own_logits(joint_logits: Logits, num_views: int, views: Tensor | None = None) -> Tensor:
+    """Class logits (B, N): the mean of each view's own block, without gradient."""
+    if isinstance(joint_logits, LinearLogits):
+        return joint_logits.head.mean_of_blocks(joint_logits.features, views)
+    if views is None:
+        return aggregate_views(joint_logits, num_views)
+    return average_views(select_view(joint_logits, views.flatten(), num_views).unflatten(0, views.shape))
+
+
+def apply_criterion(criterion: Criterion, logits: Logits, target: Target) -> Tensor:
+    """The criterion of logits (rows, N) and their labels."""
+    if not isinstance(logits, LinearLogits):
+        return criterion(logits, target)
+    of_linear = _of_linear(criterion, target)
+    assert of_linear is not None
+    return of_linear(*logits.head.linear_form(logits.features), target)
+
+
 def sla_loss(
-    joint_logits: Tensor,
+    joint_logits: Logits,
     target: Target,
     num_views: int,
     criterion: Criterion = cross_entropy,
@@ -35,81 +109,15 @@ def sla_loss(
         view_reduction: "sum" omits the 1/M, as is done at ImageNet scale.
         views: (B, k), if only these views of each image are used; joint_logits is then (B*k, N*M).
     """
-    by_view(joint_logits, num_views)  # refuses columns that are not N*M
-    _check_rows("joint logits", joint_logits, target, num_views if views is None else views.shape[-1])
-    loss = criterion(joint_logits, join_labels(target, num_views, views))
-    return _reduce_views(loss, view_reduction, num_views if views is None else views.shape[1])
-
-
-def sla_head_loss(
-    head: JointHead,
-    features: Tensor,
-    target: Target,
-    criterion: Criterion = cross_entropy,
-    view_reduction: str = "mean",
-    views: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """`sla_loss` of a joint head and features (B*M, D), and its logits as `head_loss` gives them."""
-    count = head.num_views if views is None else views.shape[-1]
-    _check_rows("features", features, target, count)
-    loss, logits = head_loss(head, features, join_labels(target, head.num_views, views), criterion)
-    return _reduce_views(loss, view_reduction, count), logits
-
-
-def head_loss(
-    head: nn.Module, features: Tensor, target: Target, criterion: Criterion = cross_entropy
-) -> tuple[Tensor, Tensor | None]:
-    """The criterion of a head's logits, and these; None in place of logits that are too many to hold.
-
-    Args:
-        head: its forward is not called where there are too many.
-        features: (rows, D).
-        target: labels of the head, (rows,), or a `MixedTarget`.
-        criterion: too many logits are held nevertheless if it needs them: one of your own without
-            `of_linear`, or `Focal`.
-    """
-    of_linear = _of_linear(criterion, target)
-    known = isinstance(head, JointHead) and type(head) in (JointHead, PlainHead)
-    if known and of_linear is not None and features.shape[0] * len(head.weight) >= LARGE:  # type: ignore[arg-type]
-        return of_linear(*head.linear_form(features), target), None  # type: ignore[operator]
-    logits = head(features)
-    return criterion(logits, target), logits
-
-
-def first_logits(
-    head: nn.Module, features: Tensor, logits: Tensor | None, count: int = 1, views: Tensor | None = None
-) -> Tensor:
-    """Class logits (B, N) of the first of each image's `count` rows, without gradient.
-
-    Args:
-        head: joint or plain.
-        features: (B*count, D).
-        logits: of `head_loss`.
-        count: rows per image.
-        views: (B, count) view numbers; None if the first row is view 0.
-    """
-    if not isinstance(head, JointHead) or head.num_views == 1:
-        with torch.no_grad():
-            return head(features[::count]) if logits is None else logits[::count].detach()
-    first = None if logits is None else logits[::count]
-    if views is None:
-        views = torch.zeros(features.shape[0] // count, 1, dtype=torch.long, device=features.device)
-    return own_logits(head, features[::count], first, views[:, :1])
-
-
-@torch.no_grad()
-def own_logits(
-    head: JointHead, features: Tensor, joint_logits: Tensor | None, views: Tensor | None = None
-) -> Tensor:
-    """Class logits (B, N): the mean of each view's own block, without gradient.
-
-    From the joint logits of `sla_head_loss`, or from the features where it held none.
-    """
-    if joint_logits is None:
-        return head.mean_of_blocks(features, views)
-    if views is None:
-        return aggregate_views(joint_logits, head.num_views)
-    return average_views(select_view(joint_logits, views.flatten(), head.num_views).unflatten(0, views.shape))
+    if isinstance(joint_logits, Tensor):
+        by_view(joint_logits, num_views)  # refuses columns that are not N*M
+    count = num_views if views is None else views.shape[-1]
+    _check_rows("joint logits", joint_logits, target, count)
+    loss = apply_criterion(criterion, joint_logits, join_labels(target, num_views, views))
+    if view_reduction not in VIEW_REDUCTIONS:
+        hint = nearest(view_reduction, VIEW_REDUCTIONS)
+        raise InputError(f"unknown view_reduction {view_reduction!r}{hint}")
+    return loss * count if view_reduction == "sum" else loss
 
 
 def _of_linear(criterion: Criterion, target: Target) -> Callable[..., Tensor] | None:
@@ -124,23 +132,16 @@ def _of_linear(criterion: Criterion, target: Target) -> Callable[..., Tensor] | 
     return criterion.of_linear if "of_linear" in vars(type(criterion)) else None
 
 
-def _reduce_views(loss: Tensor, view_reduction: str, count: int) -> Tensor:
-    if view_reduction not in VIEW_REDUCTIONS:
-        hint = nearest(view_reduction, VIEW_REDUCTIONS)
-        raise InputError(f"unknown view_reduction {view_reduction!r}{hint}")
-    return loss * count if view_reduction == "sum" else loss
-
-
 def data_augmentation_loss(
-    class_logits: Tensor, target: Target, num_views: int, criterion: Criterion = cross_entropy
+    class_logits: Logits, target: Target, num_views: int, criterion: Criterion = cross_entropy
 ) -> Tensor:
     """L_DA = 1/M sum_j CE(sigma(z_j; u), y): every view keeps the class label. Logits (B*M, N)."""
     _check_rows("class logits", class_logits, target, num_views)
-    return criterion(class_logits, repeat_target(target, num_views))
+    return apply_criterion(criterion, class_logits, repeat_target(target, num_views))
 
 
 def multi_task_loss(
-    class_logits: Tensor,
+    class_logits: Logits,
     view_logits: Tensor,
     target: Target,
     num_views: int,
@@ -152,16 +153,29 @@ def multi_task_loss(
     The criterion applies to the classes; the view is always learnt with plain cross entropy. With
     `views` (B, k), as in `sla_loss`, there are k rows per image.
     """
+    of_class, of_view = multi_task_parts(class_logits, view_logits, target, num_views, criterion, views)
+    return of_class + of_view
+
+
+def multi_task_parts(
+    class_logits: Logits,
+    view_logits: Tensor,
+    target: Target,
+    num_views: int,
+    criterion: Criterion = cross_entropy,
+    views: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The two terms of `multi_task_loss`: of the class and of the view."""
     count = num_views if views is None else views.shape[-1]
-    loss = data_augmentation_loss(class_logits, target, count, criterion)
-    if view_logits.shape != (class_logits.shape[0], num_views):
-        wanted, found = (class_logits.shape[0], num_views), tuple(view_logits.shape)
+    of_class = data_augmentation_loss(class_logits, target, count, criterion)
+    wanted, found = (class_logits.shape[0], num_views), tuple(view_logits.shape)
+    if found != wanted:
         raise InputError(f"view logits must be {wanted}, not {found}")
-    return loss + view_loss(view_logits, views)
+    return of_class, view_loss(view_logits, views)
 
 
 def distillation_loss(
-    joint_logits: Tensor,
+    joint_logits: Logits,
     student_logits: Tensor,
     num_views: int,
     temperature: float = 1.0,
@@ -176,12 +190,7 @@ def distillation_loss(
         temperature: T divides both logits.
         views: as in `sla_loss`.
     """
-    if views is None:
-        teacher = aggregate_views(joint_logits.detach(), num_views)
-    else:
-        own = select_view(joint_logits.detach(), views.flatten(), num_views)
-        teacher = average_views(own.unflatten(0, views.shape))
-    return teacher_loss(teacher, student_logits, temperature)
+    return teacher_loss(own_logits(joint_logits, num_views, views), student_logits, temperature)
 
 
 def teacher_loss(teacher_logits: Tensor, student_logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -207,7 +216,7 @@ def view_loss(view_logits: Tensor, views: Tensor | None = None) -> Tensor:
     return cross_entropy(view_logits, numbers.repeat(view_logits.shape[0] // num_views))
 
 
-def _check_rows(what: str, logits: Tensor, target: Target, count: int) -> None:
+def _check_rows(what: str, logits: Logits, target: Target, count: int) -> None:
     """Raise an error unless the logits have one row for each of `count` views of each image."""
     labels = target.a if isinstance(target, MixedTarget) else target
     if logits.ndim != 2 or logits.shape[0] != labels.shape[0] * count:

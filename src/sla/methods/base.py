@@ -167,7 +167,7 @@ def check_method(method: object) -> None:
 
 
 def find_method(name: str) -> Declared:
-    """The class behind a name: one from the paper's tables, or your own `package.module:Class`."""
+    """The class behind a name: a registered one, or your own `package.module:Class`."""
     if name in METHODS:
         return METHODS[name]
     if not is_plugin_name(name):
@@ -182,7 +182,7 @@ def find_method(name: str) -> Declared:
 
 
 def create_method(name: str, views: Views | None = None, **options: Any) -> Method:
-    """A method by its name in the paper's tables or by `package.module:Class`; rotation by default."""
+    """A registered method by its name, or one by `package.module:Class`; rotation by default."""
     kind, preset = find_method(name)
     known = [each.name for each in _arguments(kind)]
     for given, value in options.items():

@@ -51,6 +51,8 @@ class QuadrantRotation(Views):
 class LoRot(Method):
     """L = CE(class) + w * CE(quadrant and rotation), both of the changed image; one pass per image.
 
+    The view of each image is drawn by the caller, `context.views` (B, 1).
+
     Args:
         place_weight: w, 0.1 in the paper.
         criterion: for the classes.
@@ -80,7 +82,12 @@ class LoRot(Method):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `class` and `place`, and `output`."""
-        count = self._per_image(context)
+        if context.views is None:  # all 16 would be 16 passes per image
+            raise InputError(
+                "lorot trains on a random view of each image: StepContext(views=torch.randint(16, (B, 1))); "
+                "sla.fit draws it"
+            )
+        count = context.views.shape[1]
         logits = heads["plain"](features)
         of_class = data_augmentation_loss(logits, target, count, self.criterion)
         place = view_loss(heads["place"](features), context.views)

@@ -12,15 +12,16 @@ from sla.errors import InputError, SLAWarning, nearest
 from sla.heads import JointHead, PlainHead
 from sla.imbalance import check_head
 from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
-from sla.labels import Target, is_readable, repeat_target
+from sla.labels import Target, is_readable
 from sla.losses import (
     VIEW_REDUCTIONS,
+    apply_criterion,
+    data_augmentation_loss,
+    distillation_loss,
     first_logits,
-    head_loss,
-    own_logits,
-    sla_head_loss,
-    teacher_loss,
-    view_loss,
+    head_logits,
+    multi_task_parts,
+    sla_loss,
 )
 from sla.methods.base import NO_CONTEXT, Method, StepContext, option, register_method
 from sla.views import Identity, Rotation, Views, check_views
@@ -42,8 +43,9 @@ class Baseline(Method):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
-        loss, logits = head_loss(heads["plain"], features, target, self.criterion)
-        return {"loss": loss, "output": first_logits(heads["plain"], features, logits)}
+        logits = head_logits(heads["plain"], features, target, self.criterion)
+        loss = apply_criterion(self.criterion, logits, target)
+        return {"loss": loss, "output": first_logits(logits)}
 
 
 @register_method("da")
@@ -66,8 +68,9 @@ class DataAugmentation(Method):
     ) -> dict[str, Tensor]:
         """`loss` and `output`."""
         count = self._per_image(context)
-        loss, logits = head_loss(heads["plain"], features, repeat_target(target, count), self.criterion)
-        return {"loss": loss, "output": first_logits(heads["plain"], features, logits, count)}
+        logits = head_logits(heads["plain"], features, target, self.criterion)
+        loss = data_augmentation_loss(logits, target, count, self.criterion)
+        return {"loss": loss, "output": first_logits(logits, count=count)}
 
 
 @register_method("mt")
@@ -87,14 +90,15 @@ class MultiTask(DataAugmentation):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `class` and `view`, and `output`."""
-        count, views = self._per_image(context), context.views
-        found, logits = head_loss(heads["plain"], features, repeat_target(target, count), self.criterion)
-        of_view = view_loss(heads["view"](features), views)
+        logits = head_logits(heads["plain"], features, target, self.criterion)
+        of_class, of_view = multi_task_parts(
+            logits, heads["view"](features), target, len(self.views), self.criterion, context.views
+        )
         return {
-            "loss": found + of_view,
-            "class": found.detach(),
+            "loss": of_class + of_view,
+            "class": of_class.detach(),
             "view": of_view.detach(),
-            "output": first_logits(heads["plain"], features, logits, count),
+            "output": first_logits(logits, count=self._per_image(context)),
         }
 
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
@@ -187,18 +191,17 @@ class SLA(Method):
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT
     ) -> dict[str, Tensor]:
         """`loss`, its parts `joint`, `distillation` and `student`, and `output`."""
-        count, views = self._per_image(context), context.views
-        head: JointHead = heads["joint"]  # type: ignore[assignment]
-        joint, logits = sla_head_loss(head, features, target, self.criterion, self.view_reduction, views)
+        num_views, count, views = len(self.views), self._per_image(context), context.views
+        logits = head_logits(heads["joint"], features, target, self.criterion)
+        joint = sla_loss(logits, target, num_views, self.criterion, self.view_reduction, views)
         if not self.distill:
-            output = first_logits(head, features, logits, count, views)
+            output = first_logits(logits, num_views, count, views)
             return {"loss": joint, "joint": joint.detach(), "output": output}
         if views is not None and is_readable(views) and views[:, 0].any():
             raise InputError("distillation needs the plain image: view 0 first among the views of each image")
         plain = features[::count]
         student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
-        teacher = own_logits(head, features, logits, views)
-        distillation = teacher_loss(teacher, student_logits, self.temperature)
+        distillation = distillation_loss(logits, student_logits, num_views, self.temperature, views)
         student = self.criterion(student_logits, target)
         loss = joint + distillation + self.beta * student
         if not self._student_learns(context):
@@ -212,7 +215,9 @@ class SLA(Method):
         }
 
     def _student_learns(self, context: StepContext) -> bool:
-        return self.student_from == 0 or context.step >= self.student_from * context.steps
+        if self.student_from and not context.steps:
+            raise InputError("student_from is a fraction of the run: StepContext(step=..., steps=...)")
+        return context.step >= self.student_from * context.steps
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""

@@ -32,8 +32,8 @@ class Scores(nn.Module):
 class RememberedSLA(TaughtSLA):
     """The teacher is the mean over the views of an image seen so far, by their latest scores.
 
-    Scores are of the images as they were augmented then, and by the weights of then. Until an image was seen
-    in other views, its teacher is the block of view 0 alone.
+    A score is of the step that drew the view: of its augmentation and its weights. Until an image was seen in
+    other views, its teacher is the block of view 0 alone.
     """
 
     def build_memory(self, num_images: int, num_classes: int) -> nn.Module | None:

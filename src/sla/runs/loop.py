@@ -220,9 +220,13 @@ class Loop(ABC):
         self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
 
     def bytes_needed(self) -> int:
-        """For weights, two moments at the most, two copies for an average: an old, a new and the best one."""
-        size = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
-        return 3 * size * (5 if self.average else 3)
+        """For weights, two moments at the most, two copies for an average: an old, a new and the best one.
+
+        The best one has no memory.
+        """
+        parts = (self.model, self.memory or nn.Module())
+        size, memory = (sum(value.nbytes for value in part.state_dict().values()) for part in parts)
+        return 3 * size * (5 if self.average else 3) + 2 * memory
 
     def _init_from_data(self) -> None:
         """Show evenly spaced training images to the modules that are initialised from data."""

@@ -1,7 +1,8 @@
-"""Distillation afterwards: the student's loss, its first weights, what it learns from, costs, resuming."""
+"""Distillation after training: the loss, first weights, what is learnt from, costs, minutes, resuming."""
 
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.sampling.loader import Batch
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student
+from sla.tasks.classifier.distil import Distiller, configure_student, second_stage_cost
 from sla.tasks.classifier.plan import make_plan
+from sla.tasks.classifier.prepare import prepare
+from sla.tasks.classifier.task import plan_run
 from sla.tasks.registry import make_config
 
 
@@ -185,6 +188,8 @@ def test_what_cannot_be_distilled_is_refused(baseline_run, finished_run, tmp_pat
     assert "unfinished" in stopped(2, "distill", copy, "--out", tmp_path / "a")
     with pytest.raises(InputError, match="no aggregated answer to distil"):
         sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="baseline", stages="train, distil")
+    with pytest.raises(InputError, match=r"sla\+sd trains a student of its own; leave out the stage"):
+        sla.fit("digits", tmp_path / "b", **tiny_settings, stages="train, distil")
     with pytest.raises(InputError, match="'train' or 'train, distil', not 'distil, train'"):
         make_config({"stages": "distil, train"})
     config = configure_student(finished_run.folder, {"distil.teacher_views": 5})
@@ -254,3 +259,65 @@ def test_unlabelled_images_have_the_teachers_class(photographs, tiny_settings, s
         pytest.raises(InputError, match="not those that the run"),
     ):
         train(config, photographs / "new", resume=True)
+
+
+def test_a_student_has_the_images_of_its_teacher(photographs, tiny_settings):
+    settings = tiny_settings | {"run__batch_size": 8, "method__name": "da", "run__iterations": 2}
+    run = sla.fit(photographs / "photos", photographs / "run", **settings)
+    moved = photographs / "moved"
+    (photographs / "photos").rename(moved)
+    given = {"data.source": str(moved), "data.workers": 1, "data.cache": True, "run.seed": 5}
+    plan = plan_run(configure_student(run.folder, given))
+    for ours, theirs in ((plan.train, run.splits.train), (plan.val, run.splits.val)):
+        every = range(len(theirs))
+        assert torch.equal(ours.read(every).images, theirs.read(every).images)
+    with pytest.raises(InputError, match=r"data\.hold_out: not as in .*: leave it as it was"):
+        plan_run(configure_student(run.folder, given | {"data.hold_out": 0.3}))
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(moved / "dark" / "new.png")
+    with pytest.raises(InputError, match="1 is new"):
+        plan_run(configure_student(run.folder, given))
+    (run.folder / "images.safetensors").unlink()
+    with pytest.warns(SLAWarning, match="may train on images that its teacher held out"):
+        plan_run(configure_student(run.folder, given))
+
+
+def test_options_of_either_stage_have_an_effect(tiny_settings, tmp_path):
+    tree = {"data": {"source": "digits"}, "method": {"name": "sla", "label_share": 0.5}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SLAWarning)
+        make_plan(make_config(tree | {"stages": "train, distil"}))
+    with pytest.warns(SLAWarning, match=r"method\.label_share has no effect"):
+        make_plan(make_config(tree))
+    settings = tiny_settings | {"run__iterations": 1, "method__beta": 0.5, "method__student_from": 0.1}
+    run = sla.fit("digits", tmp_path / "run", **settings, run__compile_reason="as timed")
+    config = configure_student(run.folder, {})
+    assert config.run.compile_reason is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SLAWarning)
+        plan_run(config)
+    with pytest.warns(SLAWarning, match=r"method\.beta has no effect"):
+        plan_run(configure_student(run.folder, {"method.beta": 0.3}))
+
+
+@pytest.mark.parametrize(
+    ("distil", "share", "once"),
+    [
+        ({}, 0.25 * (3 + 4) / 12, 0),  # a step of the first: 4 views forward and backward
+        ({"share": 0.5, "teacher_views": 1}, 0.5 * (3 + 1) / 12, 0),
+        ({"cached": True}, 0.25 * 3 / 12, 1000 * 4 / 10 / 12),
+    ],
+)
+def test_minutes_are_for_both_stages(distil, share, once):
+    tree = {"method": {"name": "sla"}, "run": {"batch_size": 10}, "distil": distil}
+    assert second_stage_cost(make_config(tree), 1000) == (0, 0)
+    both = make_config(tree | {"stages": "train, distil"})
+    assert second_stage_cost(both, 1000) == pytest.approx((share, once))
+
+
+def test_iterations_of_both_stages_fit_into_the_minutes(monkeypatch, messages):
+    monkeypatch.setattr("sla.tasks.classifier.prepare.measure_seconds", lambda *_: 0.5)
+    tree = {"data": {"source": "digits"}, "method": {"name": "sla"}, "stages": "train, distil"}
+    tree |= {"run": {"minutes": 2, "compile": False}, "distil": {"share": 3 / 7}}  # of 7/12 of the cost
+    plan = prepare(make_plan(make_config(tree)), Group(), messages, starts=False)
+    assert plan.config.run.iterations == 192  # 240 steps fit; 1 + 3/7 * 7/12 = 1.25
+    assert "192 iterations and 82 of the student fit into 2 minutes" in messages.lines

@@ -34,7 +34,7 @@ class DataConfig(SourceConfig):
 
 
 class MethodKeys(Part):
-    """One of the paper's methods, by its name in the tables, or your own."""
+    """A registered method by its name, or your own."""
 
     name: str = Field("sla+sd", description=f"{', '.join(METHODS)}, or package.module:Class")
     options: dict[str, Any] = Field(default_factory=dict, description="options of your own method")
@@ -171,7 +171,11 @@ class ClassifierConfig(TrainingConfig):
         return (*views, "method.imbalance") if self.method.imbalance == AUTO else views
 
 
+def student_share(config: ClassifierConfig, fresh: bool = False) -> float:
+    """Steps of a student, as a fraction of its teacher's; `fresh`: it has another backbone."""
+    return config.distil.share or (1.0 if fresh else 0.25)
+
+
 def student_steps(config: ClassifierConfig, fresh: bool = False) -> int:
-    """Steps of a student; `fresh`: it has another backbone than its teacher."""
-    share = config.distil.share or (1.0 if fresh else 0.25)
-    return max(round(share * (config.run.iterations or 0)), 1)
+    """Steps of a student."""
+    return max(round(student_share(config, fresh) * (config.run.iterations or 0)), 1)

@@ -1,13 +1,14 @@
-"""Distillation afterwards: a student in one pass learns the aggregated answer of a trained teacher.
+"""Distillation after training: a student in one pass learns the aggregated answer of a trained teacher.
 
 It is the second stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
 `distilled`). The student begins with the teacher's weights, its head with the block of view 0, unless it has
 another backbone.
 """
 
-from dataclasses import dataclass, replace
+import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 
 from sla.backbones.cost import count_flops
 from sla.classifier import Classifier
-from sla.errors import InputError, shown
-from sla.factory import load
+from sla.errors import InputError, SLAWarning, shown
+from sla.factory import load, read_saved
 from sla.heads import JointHead
 from sla.labels import Target
+from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import check_file, file_checksum, find_checkpoint, read_state
 from sla.runs.config import set_keys, task_name, validate
@@ -28,13 +30,21 @@ from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
-from sla.tasks.classifier.build import draw_views
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
+from sla.tasks.classifier.build import draw_views, plan_method
+from sla.tasks.classifier.config import (
+    DISTIL,
+    OPTION_FIELDS,
+    ClassifierConfig,
+    DataConfig,
+    student_share,
+    student_steps,
+)
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets
 
 DISTILLED = "distilled"  # the method
+NOT_SELECTING = {"source", "root", "workers", "cache", "sampling"}  # images are found again by content
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
@@ -44,7 +54,7 @@ def is_distilled(config: ClassifierConfig) -> bool:
 
 
 def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None = None) -> ClassifierConfig:
-    """The configuration of a student, from that of its teacher's run with the branch `distil` as wished."""
+    """The configuration of a student, from that of its teacher's run, which has the keys `distil.*`."""
     part, run, optimizer = config.distil, config.run, config.optimizer
     if run.iterations is None or optimizer.learning_rate is None:
         raise InputError(f"{shown(teacher)}: its configuration is incomplete: it has not begun to train")
@@ -52,13 +62,15 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
     steps = student_steps(config, fresh)
     rate = part.learning_rate or optimizer.learning_rate * (1.0 if fresh else RATE)
     model: dict[str, Any] = {"weights": "none"} | ({"backbone": backbone, "options": {}} if fresh else {})
-    length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0}
+    length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0, "compile_reason": None}
+    foreign = OPTION_FIELDS.keys() - method_options(METHODS[DISTILLED].make).keys()
+    method = {name: type(config.method).model_fields[name].default for name in foreign}
     own = {"teacher": str(teacher.absolute()), "share": None, "learning_rate": None}
     return config.model_copy(
         update={
             "model": config.model.model_copy(update=model),
             "method": config.method.model_copy(
-                update={"name": DISTILLED, "views_per_step": 1, "options": {}}
+                update=method | {"name": DISTILLED, "views_per_step": 1, "options": {}}
             ),
             "optimizer": optimizer.model_copy(update={"learning_rate": rate, "frozen": 0.0}),
             "run": run.model_copy(update=length | {"evaluations": min(run.evaluations or 1, steps)}),
@@ -86,17 +98,11 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
     return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
 
 
-class Teacher(NamedTuple):
-    """A trained model and what it cost: its training's FLOP and seconds."""
+def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
+    """The weights of the teacher that a student's configuration names, and their checksum.
 
-    model: Classifier
-    checksum: str
-    flop: int
-    seconds: float
-
-
-def find_teacher(config: ClassifierConfig, device: torch.device | str) -> Teacher:
-    """The teacher that a student's configuration names; refused where it is not the one it began with."""
+    Refused where they are not those that the run began with.
+    """
     part = config.distil
     if part.teacher is None:
         raise InputError("method distilled learns from another run: `sla distill RUN`")
@@ -108,9 +114,7 @@ def find_teacher(config: ClassifierConfig, device: torch.device | str) -> Teache
         raise InputError(
             f"{shown(folder)}: its {part.checkpoint} weights are not those that the run began with"
         )
-    model = load(weights, device)
-    check_teacher(model.method.inferences, str(shown(folder)), part.teacher_views, len(model.method.views))
-    return Teacher(model.requires_grad_(False), checksum, *_training_cost(folder, model))
+    return weights, checksum
 
 
 def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num_views: int) -> None:
@@ -145,15 +149,28 @@ def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Pl
     config, part = plan.config, plan.config.distil
     if config.run.iterations is None:
         raise InputError("method distilled needs run.iterations or run.epochs, not run.minutes")
-    teacher = find_teacher(config, "cpu")
+    weights, checksum = teacher_file(config)
     folder = Path(part.teacher or "")
-    if list(plan.train.classes) != (teacher.model.class_names or []):
-        raise InputError(f"{shown(config.data.source)}: its classes are not those of {shown(folder)}")
     before = validate(ClassifierConfig, read_run_config(folder), f"{folder}/{CONFIG}")
-    record = read_record(folder)
-    if record is not None and before.data == config.data:
-        plan = replace(with_recorded_images(plan, record, folder, progress), config=config)
-    known = part.model_copy(update={"teacher_checksum": teacher.checksum})
+    method = plan_method(before)
+    check_teacher(method.inferences, str(shown(folder)), part.teacher_views, len(method.views))
+    if list(plan.train.classes) != read_saved(weights)[0]["classes"]:
+        raise InputError(f"{shown(config.data.source)}: its classes are not those of {shown(folder)}")
+    names = [name for name in DataConfig.model_fields if name not in NOT_SELECTING]
+    if changed := [name for name in names if getattr(before.data, name) != getattr(config.data, name)]:
+        raise InputError(
+            f"{', '.join(f'data.{name}' for name in changed)}: not as in {shown(folder)}, so a student could "
+            "train on images that its teacher held out: leave it as it was"
+        )
+    if (record := read_record(folder)) is not None:
+        plan = with_recorded_images(plan, record, folder, progress)
+    else:
+        warnings.warn(
+            f"{shown(folder)}: written before runs recorded their images: if these have changed since, the "
+            "student may train on images that its teacher held out",
+            SLAWarning,
+        )
+    known = part.model_copy(update={"teacher_checksum": checksum})
     return replace(plan, config=config.model_copy(update={"distil": known}))
 
 
@@ -169,23 +186,11 @@ class Answers(nn.Module):
         self.register_buffer("keys", torch.from_numpy(keys.view(np.int64).copy()))  # (u,)
 
 
-@dataclass(frozen=True)
-class Second:
-    """What makes the second stage of a run: a distiller whose teacher is the first one."""
-
-    plan: Plan[ClassifierConfig]
-    group: Group
-
-    def __call__(self, folder: Path) -> "Distiller":
-        """The stage's loop, in its folder below the run's."""
-        config = student_config(self.plan.config, folder.parent)
-        return Distiller(replace(self.plan, config=config), folder, self.group)
-
-
 class Distiller(Trainer):
     """Trains a student on the answers of its teacher, under the ordinary augmentation."""
 
     memory: Answers
+    teacher: Classifier
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         begins = is_new(folder)
@@ -195,10 +200,10 @@ class Distiller(Trainer):
         if more is not None:
             self.train = join_datasets(plan.train, more)
             self.position.images = len(self.train)
-        found = find_teacher(self.config, self.device)
-        self.taught, self.teacher = found, found.model
+        weights, _ = teacher_file(self.config)
+        self.teacher = load(weights, self.device).requires_grad_(False)
         if begins:
-            copy_weights(found.model, self.model)
+            copy_weights(self.teacher, self.model)
             if self.average is not None:
                 self.average = type(self.average)(self.model, self.average.decay)
         count = len(self.train) if self.config.distil.cached else 0
@@ -206,7 +211,7 @@ class Distiller(Trainer):
         if begins and count:
             workers = self.config.data.workers or 0
             outputs = infer(
-                found.model, self.train, self.eval_pipeline, inferences=("aggregated",), workers=workers
+                self.teacher, self.train, self.eval_pipeline, inferences=("aggregated",), workers=workers
             )
             logits = outputs.logits["aggregated"].half()
         self.memory = Answers(logits, keys).to(self.device)
@@ -228,7 +233,7 @@ class Distiller(Trainer):
 
     @torch.no_grad()
     def _answers(self, images: Tensor, batch: Batch) -> Tensor:
-        teacher, count = self.taught.model, self.config.distil.teacher_views
+        teacher, count = self.teacher, self.config.distil.teacher_views
         if self.config.distil.cached:
             return self.memory.logits[batch.indices.to(self.device)].float()
         views = None if count is None else draw_views(batch.draws, len(teacher.method.views), count, False)
@@ -241,26 +246,45 @@ class Distiller(Trainer):
 
     def cost(self) -> dict[str, Any]:
         """FLOP and seconds of the whole: the teacher's training, its answers, and the student's training."""
-        part, teacher = self.config.distil, self.taught
-        num_views = len(teacher.model.method.views)
+        part, method = self.config.distil, self.teacher.method
+        num_views = len(method.views)
         passes = self.steps * self.batch_size * (part.teacher_views or num_views)
         passes = len(self.train) * num_views if part.cached else passes
-        forward = forward_flop(self.config, teacher.model)
+        forward = forward_flop(self.config, self.teacher)
+        teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
         answers = forward * passes
         own = 3 * forward_flop(self.config, self.model) * self.steps * self.batch_size
         return {
-            "training_flop": teacher.flop + answers + own,
-            "teacher_flop": teacher.flop,
+            "training_flop": teacher_flop + answers + own,
+            "teacher_flop": teacher_flop,
             "answers_flop": answers,
             "student_flop": own,
             "inference_flop": {
-                kind: forward * (num_views if kind == "aggregated" else 1)
-                for kind in teacher.model.method.inferences
+                kind: forward * (num_views if kind == "aggregated" else 1) for kind in method.inferences
             }
             | {"distilled": forward_flop(self.config, self.model)},
-            "seconds": round(teacher.seconds + self.position.seconds, 2),
-            "teacher_seconds": round(teacher.seconds, 2),
+            "seconds": round(teacher_seconds + self.position.seconds, 2),
+            "teacher_seconds": round(teacher_seconds, 2),
         }
+
+
+def second_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
+    """The second stage of a run, in its folder below the run's: its teacher is the first one."""
+    return Distiller(replace(plan, config=student_config(plan.config, folder.parent)), folder, group)
+
+
+def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
+    """What a second stage costs for each step of the first, and once; in steps of the first, by passes.
+
+    A backward pass counts as two forward ones.
+    """
+    if DISTIL not in config.stages:
+        return 0.0, 0.0
+    part, num_views = config.distil, len(plan_method(config).views)
+    step = 3 * (config.method.views_per_step or num_views)
+    answers = 0 if part.cached else part.teacher_views or num_views
+    once = images * num_views / (config.run.batch_size or 1) if part.cached else 0.0
+    return student_share(config) * (3 + answers) / step, once / step
 
 
 @torch.no_grad()

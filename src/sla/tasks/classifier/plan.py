@@ -104,8 +104,9 @@ def _warn_of_unused_options(config: ClassifierConfig) -> None:
     part = config.method
     if part.name not in METHODS:
         return
-    own = method_options(METHODS[part.name].make)
-    for name in sorted(OPTION_FIELDS.keys() - own.keys()):
+    trained = (part.name, *(("distilled",) if DISTIL in config.stages else ()))
+    own = [name for method in trained for name in method_options(METHODS[method].make)]
+    for name in sorted(OPTION_FIELDS.keys() - set(own)):
         if getattr(part, name) != type(part).model_fields[name].default:
             warnings.warn(f"method.{name} has no effect: method {part.name} has no such option", SLAWarning)
 
@@ -210,6 +211,11 @@ def _check_views(config: ClassifierConfig) -> None:
             f"method.views_per_step: {config.method.name} needs {method.least_views} views of each image, "
             f"the plain one among them, not {chosen}"
         )
+    if method.usual_views is not None and chosen == num_views:
+        raise InputError(
+            f"method.views_per_step: {config.method.name} draws some of its {num_views} views, "
+            f"usually {method.usual_views}, not {chosen}"
+        )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
     if method.averaged_teacher and config.optimizer.ema is None:
@@ -217,6 +223,11 @@ def _check_views(config: ClassifierConfig) -> None:
     if DISTIL in config.stages and "aggregated" not in method.inferences:
         raise InputError(
             f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"
+        )
+    if DISTIL in config.stages and "distilled" in method.inferences:
+        raise InputError(
+            f"stages: {config.method.name} trains a student of its own; leave out the stage distil, or "
+            "method.name=sla"
         )
     if (config.distil.teacher_views or 0) > num_views > 1:
         raise InputError(f"distil.teacher_views: {config.distil.teacher_views} of {num_views} views")

@@ -6,8 +6,9 @@ from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.tasks.classifier.auto_views import TRIED, choose_views
-from sla.tasks.classifier.config import AUTO, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, DISTIL, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
+from sla.tasks.classifier.distil import second_stage_cost
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.view_probe import fitting
@@ -64,14 +65,18 @@ def _fix_length(
         mode = group.share(Mode(run.compile, "", seconds, 0.0))
     if mode is not None:
         seconds = mode.step / group.world_size
-        total = iterations * seconds if iterations else max(left - mode.spent, 0.0)
+        share, once = second_stage_cost(plan.config, len(plan.train))
+        total = seconds * (iterations * (1 + share) + once) if iterations else max(left - mode.spent, 0.0)
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
         progress.message(f"about {_duration(total)} of training, {how}")
         if iterations is None:
-            iterations = max(int(total / seconds), 1)
-            progress.message(f"{iterations:,} iterations fit into {run.minutes:g} minutes")
-    fixed = run.model_copy(update=changes | {"iterations": iterations})
-    return replace(plan, config=plan.config.model_copy(update={"run": fixed}))
+            iterations = max(int((total / seconds - once) / (1 + share)), 1)
+            changes["iterations"] = iterations
+    config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
+    if run.iterations is None:
+        more = f" and {student_steps(config):,} of the student" if DISTIL in config.stages else ""
+        progress.message(f"{iterations:,} iterations{more} fit into {run.minutes:g} minutes")
+    return replace(plan, config=config)
 
 
 def _duration(seconds: float) -> str:

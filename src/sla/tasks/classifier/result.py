@@ -75,6 +75,7 @@ def _evaluate(
         outputs = infer(model, dataset, trainer.eval_pipeline, by_view=name == "val", **passing)
         if trainer.teacher is not None:
             taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
+            # "distilled" is the student, also where its teacher has one of its own.
             outputs = replace(outputs, logits=taught[name] | outputs.logits)
         if name == "val":
             rules = find_rules(outputs)

@@ -10,7 +10,7 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.runs.stages import Stage
 from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import Distiller, Second, is_distilled, plan_student
+from sla.tasks.classifier.distil import Distiller, is_distilled, plan_student, second_stage
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.record import record_run
@@ -30,11 +30,13 @@ def plan_run(
 
 def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     """Training, and distillation where it is asked for."""
-    config, second = plan.config, Second(plan, group)
+    config = plan.config
     assert config.run.iterations is not None
     kind = Distiller if is_distilled(config) else Trainer
     first = Stage(MAIN_STAGE, config.run.iterations, partial(kind, plan, group=group))
-    return [first, Stage(DISTIL, student_steps(config), second)] if DISTIL in config.stages else [first]
+    if DISTIL not in config.stages:
+        return [first]
+    return [first, Stage(DISTIL, student_steps(config), partial(second_stage, plan, group))]
 
 
 CLASSIFIER = Task(
