@@ -266,6 +266,14 @@ def test_arguments_for_objects_are_refused_beside_a_name(tmp_path):
     refused("y is the labels of images", sla.fit, "digits", "runs/x", "runs/y")
 
 
+def test_arguments_for_objects_are_refused_beside_images_that_are_ready(digits):
+    ready = {"Objects": sla.Objects(*digits), "Dataset": load("digits").train, "digits": load("digits")}
+    extra = {"y": digits[1], "val": digits, "test": digits, "classes": ["a"], "columns": ("image", "label")}
+    for what, data in ready.items():
+        for name, value in extra.items():
+            refused(f"{name} is for images that are objects, not for {what}", sla.fit, data, **{name: value})
+
+
 def test_models_of_ones_own_are_saved_and_loaded(tmp_path, digits):
     images = digits[0][:4] / 255
     views = sla.CustomViews(mirrored=lambda x: x.flip(-1))
