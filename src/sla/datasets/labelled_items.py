@@ -180,9 +180,10 @@ def _loaded(loader: DataLoader[Any]) -> Any:
         _refuse_drawing(f"by a {type(drawing).__name__}")
     if getattr(drawing, "replacement", False):
         _refuse_drawing("with replacement")
-    drawn = drawing.dataset if isinstance(drawing, DistributedSampler) else drawing
-    if hasattr(loader.dataset, "__len__") and len(drawn) != len(loader.dataset):
-        _refuse_drawing(f"{len(drawn):,} at a time, not all {len(loader.dataset):,}")
+    dataset: Any = loader.dataset
+    drawn: Any = drawing.dataset if isinstance(drawing, DistributedSampler) else drawing
+    if hasattr(dataset, "__len__") and len(drawn) != len(dataset):
+        _refuse_drawing(f"{len(drawn):,} at a time, not all {len(dataset):,}")
     if loader.collate_fn is not torch.utils.data.default_collate:
         warnings.warn(
             "the DataLoader's collate_fn is not called: images are read from its dataset one by one; mixing "
