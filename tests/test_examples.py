@@ -64,12 +64,13 @@ def test_own_view(said):
 
 
 def test_hugging_face(said, monkeypatch):
-    if importlib.util.find_spec("datasets") is None:
+    if is_absent := importlib.util.find_spec("datasets") is None:
         monkeypatch.syspath_prepend(str(STAND_INS))
     text = said("hugging_face.py")
     assert percentages(text)[0] > 15
     assert "[" in text.splitlines()[1]
-    sys.modules.pop("datasets", None)
+    if is_absent:
+        del sys.modules["datasets"]
 
 
 @pytest.mark.slow

@@ -124,14 +124,28 @@ def test_a_table_of_files_trains(digits, tmp_path, data_folder):
 def test_pandas_and_hugging_face_themselves(digits, tmp_path):
     images, labels = digits
     pandas = pytest.importorskip("pandas", reason="pandas is not installed: a stand-in is tested")
-    path = tmp_path / "0.png"
-    Image.fromarray(images[0, 0].numpy()).save(path)
-    frame = pandas.DataFrame({"path": [str(path)] * 4, "label": ["a", "b", "a", "b"]})
-    assert sla.Objects(frame).load().train.classes == ("a", "b")
+    paths, names = [], [f"digit {label}" for label in labels]
+    for row, image in enumerate(images):
+        paths.append(str(tmp_path / f"{row}.png"))
+        Image.fromarray(image[0].numpy()).save(paths[-1])
+    frame = pandas.DataFrame({"path": paths, "label": names}, index=range(7, 127))
+    frame["split"] = pandas.Categorical(["train"] * 100 + ["test"] * 20)
+    run = sla.fit(frame, out=tmp_path / "frame", data__stored_size=8, **SMALL)
+    assert run.classes == sorted(set(names))
+    assert len(run.splits.test) == 20
+    missing = frame.assign(label=frame["label"].where(frame["label"] != names[3]))
+    refused("label of image 3 is missing", sla.fit, missing, out=tmp_path / "missing", **SMALL)
+    assert sla.Objects(pandas.Series(paths), pandas.Series(labels)).load(8).train.classes[0] == "0"
     datasets = pytest.importorskip("datasets", reason="datasets is not installed: a stand-in is tested")
-    table = datasets.Dataset.from_dict({"image": [str(path)] * 4, "label": list(labels[:4])})
-    table = table.cast_column("image", datasets.Image())
-    assert len(sla.Objects(table).load().train) == 4
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=10)})
+    table = datasets.Dataset.from_dict({"image": paths, "label": labels.tolist()}, features)
+    parts = table.train_test_split(20, shuffle=False)
+    for kind, data in {"dict": parts, "torch": table.with_format("torch"), "one": table}.items():
+        run = sla.fit(data, out=tmp_path / kind, **SMALL)
+        assert run.classes == [str(number) for number in range(10)]
+    raw = table.cast_column("image", datasets.Image(decode=False))
+    refused("column 'image' is not decoded", sla.fit, raw, out=tmp_path / "raw", **SMALL)
+    refused("is a stream without length", sla.fit, table.to_iterable_dataset(), out=tmp_path / "x", **SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +278,14 @@ def test_wrong_objects_get_one_line(digits, tmp_path, words, options):
 def test_arguments_for_objects_are_refused_beside_a_name(tmp_path):
     refused("val is for images that are objects", sla.fit, "digits", val=([], []))
     refused("y is the labels of images", sla.fit, "digits", "runs/x", "runs/y")
+
+
+def test_arguments_for_objects_are_refused_beside_images_that_are_ready(digits):
+    ready = {"Objects": sla.Objects(*digits), "Dataset": load("digits").train, "digits": load("digits")}
+    extra = {"y": digits[1], "val": digits, "test": digits, "classes": ["a"], "columns": ("image", "label")}
+    for what, data in ready.items():
+        for name, value in extra.items():
+            refused(f"{name} is for images that are objects, not for {what}", sla.fit, data, **{name: value})
 
 
 def test_models_of_ones_own_are_saved_and_loaded(tmp_path, digits):

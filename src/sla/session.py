@@ -235,16 +235,15 @@ def open_run(
 
 def _images(data: Any, y: Any, **more: Any) -> Splits | Objects | None:
     """Images in memory or as objects; None if `data` names them."""
-    named = isinstance(data, str | Path | Splits)
-    extra = {"y": y, **more} if named else {}
-    for name, value in extra.items():
+    if not isinstance(data, str | Path | Splits | Dataset | Objects):
+        return Objects(data, y, **more)
+    for name, value in {"y": y, **more}.items():
         if value is not None:
-            raise InputError(f"{name} is for images that are objects; {source_name(data)} has its own")
-    if isinstance(data, Splits):
-        return data
+            hint = f": sla.Objects(..., {name}=...)" if isinstance(data, Objects) else ""
+            raise InputError(f"{name} is for images that are objects, not for {source_name(data)}{hint}")
     if isinstance(data, Dataset):
         return Splits("dataset", data)
-    return None if named else data if isinstance(data, Objects) else Objects(data, y, **more)
+    return None if isinstance(data, str | Path) else data
 
 
 def _only(first: str | Path, out: str | Path | None) -> str | Path:

@@ -4,6 +4,7 @@ import importlib.util
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sla
 from refusals import refused
 from sla.datasets.load import load
+from sla.methods import RememberedSLA
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +172,35 @@ def test_the_sklearn_estimator_refuses_wrong_arrays():
     images[1, 2, 3] = np.nan
     for call in (lambda: SLAClassifier().fit(images, [0, 1, 0, 1]), lambda: fitted.predict(images)):
         refused("NaN or infinite", call)
+
+
+def test_the_sklearn_estimator_gives_a_method_its_context(digits):
+    """A memory of the images, steps, and one drawn view where that is the method's way; no teacher."""
+    pytest.importorskip("sklearn")
+    from sla.adapters.sklearn import SLAClassifier
+
+    x, y = digits[0][:20, 0].numpy(), digits[1][:20] % 2
+    shapes, contexts = [], []
+
+    class Watched(Flat):
+        def forward(self, input):
+            shapes.append(len(input))
+            return super().forward(input)
+
+    @dataclass(frozen=True)
+    class Noting(RememberedSLA):
+        def answers(self, joint_logits, views, context):
+            contexts.append(context)
+            return super().answers(joint_logits, views, context)
+
+    SLAClassifier("lorot", backbone=Watched(), epochs=2, batch_size=10).fit(x, y)
+    assert shapes[-4:] == [10] * 4  # not 16 views of each
+    SLAClassifier(Noting(), backbone=Flat(), epochs=2, batch_size=10).fit(x, y)
+    assert [(context.step, context.steps) for context in contexts] == [(step, 4) for step in range(4)]
+    assert sorted(torch.cat([context.indices for context in contexts[:2]]).tolist()) == [*range(20)]
+    assert contexts[-1].memory.seen.all()
+    for method in ("sla+ema", "distilled"):
+        refused("learns from a teacher", SLAClassifier(method, backbone=Flat()).fit, x, y)
 
 
 class Flat(torch.nn.Module):

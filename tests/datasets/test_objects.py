@@ -7,9 +7,12 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     Subset,
     TensorDataset,
     WeightedRandomSampler,
@@ -234,6 +237,32 @@ def wrong_objects():
         "a loader of a stream": ((DataLoader(Stream()),), {}, "Stream is a stream without length"),
         "a generator": (((x for x in []),), {}, "a stream without length"),
         "a sampler": ((DataLoader(tensors, sampler=sampler),), {}, "draws images by a WeightedRandomSampler"),
+        "a batch sampler": ((DataLoader(tensors, batch_sampler=[[0, 1]]),), {}, "draws images by a list"),
+        "a sampler in batches": (
+            (DataLoader(tensors, batch_sampler=BatchSampler(sampler, 2, False)),),
+            {},
+            "draws images by a WeightedRandomSampler",
+        ),
+        "replacement": (
+            (DataLoader(tensors, sampler=RandomSampler(tensors, replacement=True)),),
+            {},
+            "draws images with replacement",
+        ),
+        "some images": (
+            (DataLoader(tensors, sampler=RandomSampler(tensors, num_samples=3)),),
+            {},
+            "draws images 3 at a time, not all 4",
+        ),
+        "a part in order": (
+            (DataLoader(tensors, sampler=SequentialSampler(range(2))),),
+            {},
+            "draws images 2 at a time, not all 4",
+        ),
+        "read by workers": (
+            (DataLoader([*zip(images, y, strict=True), (nan[2], 0)], num_workers=1),),
+            {},
+            "list: image 4: pixels that are NaN or infinite",
+        ),
         "three in an item": (
             ([(images[0], 0, 0)],),
             {},
@@ -254,6 +283,11 @@ def wrong_objects():
             (hub,),
             {"columns": ("pictre", "label")},
             "did you mean 'picture'",
+        ),
+        "no such key": (
+            ([{"image": images[0], "label": 0}],),
+            {"columns": ("img", "label")},
+            "did you mean 'image'",
         ),
         "not decoded": ((bytes_only,), {}, "column 'image' is not decoded"),
         "an unknown split": (

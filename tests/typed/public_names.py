@@ -58,6 +58,7 @@ def train(images: Tensor, labels: Tensor) -> sla.Run:
 
 def build(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     sla.allow("package.module:Name")
+    kept: bool = sla.keep_memory()
     print(sla.__version__, sla.list_backbones(), sla.create_backbone("resnet8", in_channels=1))
     views: sla.Views = sla.Rotation() * sla.ColorPermutation("RGB", "GBR")
     views = sla.parse_views("rot4") if len(views) > 12 else sla.CustomViews(mirror=lambda x: x.flip(-1))
@@ -73,7 +74,8 @@ def build(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     sla.init_from_data(model, images)
     losses: dict[str, Tensor] = model(images, labels)
     prediction: sla.Prediction = model.eval().predict(images)
-    print(prediction.labels, prediction.probabilities, prediction.names, criteria)
+    print(prediction.labels, prediction.probabilities, prediction.names, criteria, kept)
+    model.anytime_rule = sla.AnytimeRule((0, 1), 0.5)
     sla.save(model, "model.safetensors", origin="here")
     again = sla.load("model.safetensors", backbone=nn.Flatten(), method=methods[0])
     return losses | {"logits": again.logits(images)}

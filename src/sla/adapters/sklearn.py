@@ -15,7 +15,7 @@ from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.factory import create
 from sla.heads import is_whole
-from sla.methods import Method, create_method
+from sla.methods import Distilled, Method, StepContext, create_method
 from sla.sampling.draws import Draws
 from sla.views import parse_views
 
@@ -42,7 +42,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
     cross-validated, searched over and pickled.
 
     Args:
-        method: a name (`sla+sd`, `sla`, `baseline`, ...) or a method object.
+        method: a name (`sla+sd`, `sla`, `baseline`, ...) or a method object; none that needs a teacher.
         views: a text such as `rot4`; the views of a method given by name.
         backbone: a name, or a module from images to features; a copy of it is trained.
         weights: none, or pretrained: published weights of the named backbone.
@@ -145,6 +145,11 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         method = self.method
         if isinstance(method, str):
             method = create_method(method, parse_views(self.views))
+        if getattr(method, "averaged_teacher", False) or isinstance(method, Distilled):
+            raise InputError(
+                f"{type(method).__name__} learns from a teacher, which the estimator does not have: sla.fit "
+                "trains it, or take method='sla+sd'"
+            )
         if isinstance(self.backbone, nn.Module):
             backbone = copy.deepcopy(self.backbone)
             width = count_features(backbone, self.image_shape_)
@@ -160,15 +165,23 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
         prepare, seed = self._pipeline(train_pipeline), torch.initial_seed()
+        method = self.model_.method
+        memory = method.build_memory(len(images), len(self.classes_))
+        memory = memory and memory.to(self.device)
         for step in range(steps):
             place = step % (len(images) // size)
             if not place:
                 # Batch norm needs more than one image: the rest of an epoch that fills no batch waits.
                 order = torch.randperm(len(images))[: len(images) // size * size].split(size)
             rows = order[place]
-            seen = prepare(images[rows], Draws(seed, step, size)).to(self.device)
+            draws, views = Draws(seed, step, size), None
+            seen = prepare(images[rows], draws).to(self.device)
+            if method.usual_views is not None:
+                order_of_views = draws.uniform("views", len(method.views)).argsort(1)
+                views = order_of_views[:, : method.usual_views].to(self.device)
+            context = StepContext(views, rows.to(self.device), step, steps, memory)
             optimizer.zero_grad()
-            self.model_(seen, targets[rows].to(self.device))["loss"].backward()
+            self.model_(seen, targets[rows].to(self.device), context)["loss"].backward()
             optimizer.step()
             schedule.step()
         return steps

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from sla.datasets.entry import SPLIT_NAMES
@@ -95,7 +95,7 @@ class _Samples(Items):
     def __getitem__(self, row: int) -> tuple[Any, Any]:
         item = self.dataset[row]
         if isinstance(item, Mapping):
-            image, label = self.columns or (_column(item, IMAGE_COLUMNS), _column(item, TARGET_COLUMNS))
+            image, label = _find_columns(list(item), self.columns)
             return item[image], item[label]
         if not isinstance(item, tuple | list) or len(item) != 2:
             size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
@@ -112,13 +112,8 @@ class _Table(Items):
         labels = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
         image = images[0] if len(images) == 1 else None
         label = labels[0] if len(labels) == 1 else None
-        names = list(table.column_names)
-        if columns is None:
-            columns = image or _column(names, IMAGE_COLUMNS), label or _column(names, TARGET_COLUMNS)
-        for name in columns:
-            if name not in names:
-                raise InputError(f"no column {name!r}{nearest(name, names)}")
-        self.table, (self.image, self.label) = table, columns
+        self.image, self.label = _find_columns(list(table.column_names), columns, image, label)
+        self.table = table
         super().__init__(kind_name(table), split, getattr(features.get(self.label), "names", None))
 
     def __len__(self) -> int:
@@ -135,18 +130,17 @@ class _Table(Items):
 
 def as_items(data: Any, split: str, columns: tuple[str, str] | None = None) -> dict[str, Items]:
     """The items of one split; a table with a column `split` has several."""
-    items: Items
+    held: dict[str, Items]
     if isinstance(data, tuple) and len(data) == 2:
-        items = _Pairs(*data, "arrays" if _is_array(data[0]) else kind_name(data[0]), split)
+        held = {split: _Pairs(*data, kind_name(data[0]), split)}
     elif isinstance(data, DataLoader):
         held = as_items(_loaded(data), split, columns)
         for items in held.values():
             items.workers = data.num_workers
-        return held
     elif hasattr(data, "features") and hasattr(data, "column_names") and hasattr(data, "__len__"):
-        items = _Table(data, split, columns)
+        held = {split: _Table(data, split, columns)}
     elif hasattr(data, "columns") and hasattr(data, "shape"):
-        return _of_frame(data, split, columns)
+        held = _of_frame(data, split, columns)
     elif _is_array(data):
         raise InputError(f"{kind_name(data)}: labels are missing: pass them too, sla.fit(X, y)")
     elif isinstance(data, str | bytes | os.PathLike) or data is None:
@@ -157,12 +151,13 @@ def as_items(data: Any, split: str, columns: tuple[str, str] | None = None) -> d
             "ends and fits into memory"
         )
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        items = _Samples(data, split, columns)
+        held = {split: _Samples(data, split, columns)}
     else:
         raise InputError(f"no images and labels in a {type(data).__name__}: {WANTED}")
-    if not len(items):
-        raise InputError(f"{items.what}: no images")
-    return {split: items}
+    for items in held.values():
+        if not len(items):
+            raise InputError(f"{items.what}: no images")
+    return held
 
 
 def kind_name(data: Any) -> str:
@@ -175,15 +170,20 @@ def kind_name(data: Any) -> str:
 
 
 def _loaded(loader: DataLoader[Any]) -> Any:
-    """The dataset of a loader; what the loader itself does to it must be nothing."""
-    kind = type(loader.sampler)
+    """The dataset of a loader, which must read all of it: each image once, in any order."""
     if isinstance(loader.dataset, IterableDataset):
         return loader.dataset  # refused as it is
-    if kind not in (RandomSampler, SequentialSampler, DistributedSampler):
-        raise InputError(
-            f"the DataLoader draws images by a {kind.__name__}, which training replaces by its own order: "
-            "pass the dataset, or torch.utils.data.Subset(dataset, indices)"
-        )
+    drawing: Any = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if type(drawing) is BatchSampler:
+        drawing = drawing.sampler
+    if type(drawing) not in (RandomSampler, SequentialSampler, DistributedSampler):
+        _refuse_drawing(f"by a {type(drawing).__name__}")
+    if getattr(drawing, "replacement", False):
+        _refuse_drawing("with replacement")
+    dataset: Any = loader.dataset
+    drawn: Any = drawing.dataset if isinstance(drawing, DistributedSampler) else drawing
+    if hasattr(dataset, "__len__") and len(drawn) != len(dataset):
+        _refuse_drawing(f"{len(drawn):,} at a time, not all {len(dataset):,}")
     if loader.collate_fn is not torch.utils.data.default_collate:
         warnings.warn(
             "the DataLoader's collate_fn is not called: images are read from its dataset one by one; mixing "
@@ -193,16 +193,19 @@ def _loaded(loader: DataLoader[Any]) -> Any:
     return loader.dataset
 
 
+def _refuse_drawing(how: str) -> None:
+    raise InputError(
+        f"the DataLoader draws images {how}, which training replaces by its own order of all images: pass "
+        "the dataset, or torch.utils.data.Subset(dataset, indices)"
+    )
+
+
 def _of_frame(frame: Any, split: str, columns: tuple[str, str] | None) -> dict[str, Items]:
     """A table of pandas (or polars): a column of paths, one of labels, perhaps one of splits."""
     names = [str(name) for name in frame.columns]
-    chosen = columns or (_column(names, IMAGE_COLUMNS), _column(names, TARGET_COLUMNS))
-    for name in chosen:
-        if name not in names:
-            raise InputError(f"no column {name!r}{nearest(name, names)}")
-    paths, labels = (list(frame[name]) for name in chosen)
+    paths, labels = (list(frame[name]) for name in _find_columns(names, columns))
     if "split" not in names or split != "train":
-        return _nonempty({split: _Pairs(paths, labels, kind_name(frame), split)})
+        return {split: _Pairs(paths, labels, kind_name(frame), split)}
     places = [_split_of(value, row) for row, value in enumerate(frame["split"])]
     held: dict[str, Items] = {}
     for number, name in enumerate(SPLIT_NAMES):
@@ -215,17 +218,22 @@ def _of_frame(frame: Any, split: str, columns: tuple[str, str] | None) -> dict[s
     return held
 
 
-def _nonempty(held: dict[str, Items]) -> dict[str, Items]:
-    for items in held.values():
-        if not len(items):
-            raise InputError(f"{items.what}: no images")
-    return held
-
-
 def _split_of(value: Any, row: int) -> int:
     if str(value).lower() not in SPLITS:
         raise InputError(f"row {row}: unknown split {value!r}{nearest(str(value), SPLIT_NAMES)}")
     return SPLITS[str(value).lower()]
+
+
+def _find_columns(
+    names: list[str], given: tuple[str, str] | None, image: str | None = None, label: str | None = None
+) -> tuple[str, str]:
+    """The columns of image and label: those given, those known, or those with a usual name."""
+    if given is None:
+        return image or _column(names, IMAGE_COLUMNS), label or _column(names, TARGET_COLUMNS)
+    for name in given:
+        if name not in names:
+            raise InputError(f"no column {name!r}{nearest(name, names)}")
+    return given
 
 
 def _column(columns: Any, usual: Sequence[str]) -> str:

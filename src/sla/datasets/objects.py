@@ -37,7 +37,7 @@ SOURCE = "object.data:"  # how the source of a run on objects begins in its conf
 
 @dataclass(frozen=True)
 class ObjectImages(ArrayImages):
-    """Images that were objects, each named by its row and its pixels before they were resized."""
+    """Images that were objects, each named by its row and its pixels (of a file, at the stored size)."""
 
     keys: np.ndarray | None = None  # uint32 (n,)
 
@@ -218,7 +218,7 @@ class _Reader:
         total = len(self.items)
         if self.items.workers:
             loader: Iterable[Any] = DataLoader(
-                self,  # type: ignore[arg-type]  # read by number, as a dataset is
+                _Telling(self),  # type: ignore[arg-type]  # read by number, as a dataset is
                 batch_size=CHUNK,
                 sampler=range(total),
                 num_workers=self.items.workers,
@@ -226,6 +226,9 @@ class _Reader:
                 generator=torch.Generator(),  # else it would draw from the global one
             )
             for number, rows in enumerate(loader):
+                for found in rows:
+                    if isinstance(found, InputError):
+                        raise found
                 yield from enumerate(rows, number * CHUNK)
                 progress.advance("reading images", min((number + 1) * CHUNK, total), total)
             return
@@ -236,6 +239,19 @@ class _Reader:
         threads = None if self.items.are_files else 1  # not every dataset may be read by several
         for rows, found in in_threads(work, range(total), threads=threads, progress=progress):
             yield from zip(rows, found, strict=True)
+
+
+class _Telling:
+    """A reader in a worker: it returns what it refuses; torch adds a traceback to what is raised."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self.reader = reader
+
+    def __getitem__(self, row: int) -> Any:
+        try:
+            return self.reader[row]
+        except InputError as error:
+            return InputError(str(error))  # without its frames
 
 
 def _read(

@@ -59,7 +59,7 @@ def fit_channels(levels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def levels_key(levels: np.ndarray) -> int:
-    """32 bits from a picture's pixels at its own size."""
+    """32 bits from a picture's pixels."""
     return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(levels).data, digest_size=4).digest(), "big")
 
 

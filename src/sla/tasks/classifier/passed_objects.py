@@ -19,7 +19,7 @@ def settings_of(
     keys: dict[str, Any] = {}
     passed: dict[str, Any] = {}
 
-    def put(key: str, role: str, value: Any, kind: str) -> None:
+    def add(key: str, role: str, value: Any, kind: str) -> None:
         if key in keys:
             raise InputError(f"{kind} are given twice, by the method and by {role}=")
         keys[key] = value if isinstance(value, str) else passed_name(role, value)
@@ -29,7 +29,7 @@ def settings_of(
     if backbone is not None and not isinstance(backbone, str | nn.Module):
         raise InputError(f"a backbone is a name or a module, not {backbone!r}")
     if backbone is not None:
-        put("model.backbone", "backbone", backbone, "backbones")
+        add("model.backbone", "backbone", backbone, "backbones")
     if isinstance(method, str):
         keys["method.name"] = method
     elif method is not None:
@@ -38,17 +38,17 @@ def settings_of(
         keys |= own or {"method.name": passed_name("method", method), "method.head": method.head}
         passed |= {} if own else {"method": method}
         if any(each.name == "views" and each.init for each in fields(method)):
-            put("method.views", "views", _text_or_views(method.views), "views")
+            add("method.views", "views", _text_or_views(method.views), "views")
         if method.criterion is not cross_entropy:
-            put("method.criterion", "criterion", method.criterion, "criteria")
+            add("method.criterion", "criterion", method.criterion, "criteria")
     if views is not None:
         if not isinstance(views, str):
             check_views(views)
-        put("method.views", "views", views if isinstance(views, str) else _text_or_views(views), "views")
+        add("method.views", "views", views if isinstance(views, str) else _text_or_views(views), "views")
     if criterion is not None:
         if not isinstance(criterion, str) and not callable(criterion):
             raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
-        put("method.criterion", "criterion", criterion, "criteria")
+        add("method.criterion", "criterion", criterion, "criteria")
     return keys, passed
 
 
