@@ -30,7 +30,7 @@ from sla.runs.folder import (
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
 from sla.runs.loop import using_threads
 from sla.runs.plan import Plan
-from sla.runs.run import OpenedRun
+from sla.runs.run import CHOSEN, OpenedRun
 from sla.runs.signals import Stop
 from sla.runs.stages import explaining_a_full_disk, run_stages
 from sla.tasks.registry import TASKS, find_task, make_config, with_values
@@ -140,8 +140,8 @@ def fit(
     return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 
 
-def open_run(folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> OpenedRun:
-    """A run of any task, by the run class of its task; `checkpoint` is last or best."""
+def open_run(folder: str | Path, checkpoint: str = CHOSEN, device: str = "cpu") -> OpenedRun:
+    """A run of any task, by the run class of its task; `checkpoint` is chosen, last or best."""
     task = find_task(read_run_config(Path(folder)), f"{folder}/{CONFIG}")
     return task.run_class(folder, checkpoint, device)
 

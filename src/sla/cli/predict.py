@@ -19,7 +19,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     inference: Inference = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from sla.runs.config import TrainingConfig
     from sla.runs.run import OpenedRun, ScoreTable
 
-METHODS = "baseline, da, mt, sla, sla+sd, sla+ema, distilled, lorot, sla+memory, or package.module:Class"
+METHODS = (
+    "baseline, da, mt, sla, sla+sd, sla+ema, distilled, features, lorot, sla+memory, or package.module:Class"
+)
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 

@@ -6,8 +6,9 @@ from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.tasks.classifier.auto_views import TRIED, choose_views
-from sla.tasks.classifier.config import AUTO, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, FEATURES, ClassifierConfig
 from sla.tasks.classifier.data_summary import describe_data
+from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.view_probe import fitting
@@ -23,12 +24,15 @@ def prepare(
     spent, announced = 0.0, starts and progress is not QUIET
     for line in (*(describe_data(plan) if announced else ()), *plan.reasons):
         progress.message(line)
-    if plan.config.method.name == "distilled":
-        return plan  # a step needs its teacher to be timed
+    if plan.config.method.name in ("distilled", FEATURES):
+        return plan  # a step needs its teacher to be timed; the quick model has none
+    if plan.config.has_stage(FEATURES) and plan.config.run.minutes and not plan.config.run.iterations:
+        spent += group.share(features_seconds(plan) if group.leads else None)
     if plan.config.method.views == AUTO:
         already = len(plan.reasons)
         if search:
-            plan, spent = choose_views(plan, group, progress)
+            plan, tried_for = choose_views(plan, group, progress)
+            spent += tried_for
         else:
             tried = [views.text for views in fitting(TRIED, len(plan.config.model.mean or ()))]
             progress.message(
