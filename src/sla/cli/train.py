@@ -49,6 +49,7 @@ def train(
     allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
+    verbose: Annotated[bool, Option("--verbose", help="Print every accuracy at the end.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
     """Train a classifier, by default with SLA, self-distillation and rotation.
@@ -98,7 +99,7 @@ def train(
         return
     finished = [train_one(*run, report) for run in runs]
     if process_numbers().rank == 0:
-        print_results(finished)
+        print_results(finished, verbose or len(finished) > 1)
 
 
 def _task_of(folder: Path) -> str | None:
@@ -122,6 +123,8 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
         run = run_session(config, out, resume=resume, progress=display)
         if report and display.leads:
             _write_page(run, display)
+        if display.leads:
+            _say_end(run, display)
     run.splits = None  # the next run needs the memory
     return run
 
@@ -143,6 +146,15 @@ def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
         display.message(f"its page: {shown(run.folder / 'report.html')}")
 
 
+def _say_end(run: "OpenedRun", display: "TrainingDisplay") -> None:
+    """The plain ending of a classifier's run."""
+    from sla.report.run import end_of
+    from sla.tasks.classifier.run import Run
+
+    for line in end_of(run, display) if isinstance(run, Run) else ():
+        display.message(line)
+
+
 def _preview_one(config: "TrainingConfig") -> None:
     from sla.cli.display import TrainingDisplay
     from sla.session import preview
@@ -151,14 +163,19 @@ def _preview_one(config: "TrainingConfig") -> None:
         preview(config, progress=display)
 
 
-def print_results(runs: "Sequence[OpenedRun]") -> None:
-    """The folders of finished runs, and their accuracies in one table for each task."""
+def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:
+    """The folders of finished runs, and their accuracies in one table for each task.
+
+    Not `verbose`: without the table of classifiers, whose accuracy has been said.
+    """
     from sla.cli.display import print_table
 
     tables: dict[tuple[str, ...], list[ScoreTable]] = {}
     for run in runs:
         print(f"run: {run.folder}")
-        if (table := run.score_table()).rows:
+        images = run.result.get("images", {})
+        said = run.task == "classifier" and not verbose and bool(images.get("val") or images.get("test"))
+        if (table := run.score_table()).rows and not said:
             tables.setdefault(table.header, []).append(table)
     for header, found in tables.items():
         print_table(header, [row for table in found for row in table.rows])

@@ -39,7 +39,7 @@ from sla.tasks.classifier.linear_fit import CrossValidated, Reduced, cross_valid
 from sla.tasks.classifier.trainer import EVAL_BATCH, Trainer
 
 CHUNK = 64  # pictures per step
-MIRRORED = 1500  # training pictures up to which their mirror images are tried too
+MIRRORED = 600  # training pictures up to which their mirror images are tried too
 TIMED = 16  # pictures whose features are computed to see how long that takes
 SAMPLE = 64  # pictures whose features' mean length scales the first weights of a head
 
@@ -116,6 +116,7 @@ class FeatureFit(Trainer):
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         check_features(plan.config)
         super().__init__(plan, folder, group)
+        self.steps = features_steps(len(plan.train))  # whatever the configuration says
         self.copies = 2 if len(plan.train) <= MIRRORED else 1
         self.memory = Embedded(len(plan.train), self.copies, self.model.num_features)
         self.metrics = MetricsFile(folder / "metrics.csv", ["train", "val_cross_validated", "val_single"])

@@ -12,7 +12,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.metrics import negative_log_likelihood
 from sla.sampling.draws import seed_of
 
-PENALTIES = tuple(10 ** (-k / 2) for k in range(4, 13))  # tried from the strongest on
+PENALTIES = tuple(10 ** (-k / 2) for k in range(4, 17))  # tried from the strongest on
 FOLDS, FEW_FOLDS, SMALL = 10, 5, 300  # folds, or fewer with more images than SMALL
 MANY = 2000  # images from which on only the first fold is held out
 ROUGHLY, EXACTLY = 40, 500  # iterations of L-BFGS at most: to choose the penalty, and at the end
@@ -142,8 +142,13 @@ def _minimise(
     begin = rows.new_zeros(count, len(scale), num_classes) if start is None else start
     both = (begin / scale).requires_grad_()
     costs = penalty / 2 * scale[:-1].square()
+    least = 10 * torch.finfo(rows.dtype).eps
     search = torch.optim.LBFGS(
-        [both], max_iter=iterations, tolerance_grad=1e-7, tolerance_change=1e-9, line_search_fn="strong_wolfe"
+        [both],
+        max_iter=iterations,
+        tolerance_grad=least,
+        tolerance_change=least,
+        line_search_fn="strong_wolfe",
     )
 
     def objective() -> Tensor:

@@ -170,7 +170,7 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
     """Batch, optimiser, and how long."""
     tuned, quick = config.model.weights != "none", is_features(config)
     if quick:
-        config = override(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
+        config = fill_missing(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), process_numbers().world_size
     config = fill_missing(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")

@@ -34,7 +34,7 @@ from sla.runs.scores import Scores, read_scores, scores_file
 from sla.stats import share
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_crops
-from sla.tasks.classifier.features import features_steps
+from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
@@ -62,7 +62,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def steps(self) -> int:
         """Of the stage whose model it has, in all."""
-        if self.stage == FEATURES and self.record is not None:
+        if self.record is not None and (self.stage == FEATURES or is_features(self.config)):
             return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
 

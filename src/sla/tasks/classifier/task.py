@@ -34,7 +34,8 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     config = plan.config
     assert config.run.iterations is not None
     kind = FeatureFit if is_features(config) else Distiller if is_distilled(config) else Trainer
-    stages = [Stage(MAIN_STAGE, config.run.iterations, partial(kind, plan, group=group))]
+    steps = features_steps(len(plan.train)) if is_features(config) else config.run.iterations
+    stages = [Stage(MAIN_STAGE, steps, partial(kind, plan, group=group))]
     if config.has_stage(FEATURES):
         first = Stage(FEATURES, features_steps(len(plan.train)), First(plan, group))
         stages = [first, replace(stages[0], build=After(plan, group))]
