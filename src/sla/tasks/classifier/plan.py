@@ -161,7 +161,7 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
         return config
     given = "name" in config.method.model_fields_set
     if not given and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
-        reasons.append(f"{config.run.minutes:g} minutes: the quick model alone, without training")
+        reasons.append("up to a minute: the quick model alone, without training")
         return override(config, "method", name=FEATURES)
     return config.model_copy(update={"stages": (FEATURES, "train")})
 
