@@ -147,13 +147,13 @@ def test_training_begins_with_the_quick_head(two_stage_run, tmp_path):
     bias = quick.heads["plain"].bias.detach()
     assert torch.equal(joint, joint[..., :1].expand_as(joint))  # every view's block is the same
     assert joint[..., 0].numpy() == pytest.approx(plain.numpy(), abs=1e-4)
-    # The same up to one scale for all pictures, which is 1 for a picture of mean length.
+    # The same up to one scale for all pictures, which is 1 for features of mean length.
     factors = ((plain - bias) / (expected - bias) / length).numpy()
     assert factors == pytest.approx(np.full_like(factors, factors.mean()), rel=1e-2)
     places = np.unique(np.linspace(0, 399, 64).astype(int))
     images, aspect = trainer.train.read(places)
-    with torch.inference_mode():
-        lengths = model.features(trainer.eval_pipeline(images, Draws(0, 0, 64), aspect)).norm(dim=1)
+    with torch.no_grad():  # as in training, with the statistics of the batch
+        lengths = model.train().features(trainer.train_pipeline(images, Draws(0, 0, 64), aspect)).norm(dim=1)
     assert factors.mean() == pytest.approx(1 / lengths.mean().item(), rel=1e-2)
 
 
@@ -293,3 +293,16 @@ def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):
     assert command(*words).count("\tunsure\t") == 4
     assert sum(line.split(",")[1] == "unsure" for line in command(*words, "--csv").splitlines()) == 4
     assert "\tunsure" not in command("predict", quick_run.folder, *files)
+
+
+@pytest.mark.parametrize("step", [0, 5])  # in the first stage, and in training
+def test_a_run_of_two_stages_resumes_to_the_same_bytes(
+    two_stage_run, finished_run, tiny_settings, tmp_path, stop_at, step
+):
+    settings = quick_settings(tiny_settings, finished_run, stages="features, train")
+    with pytest.raises(StoppedError, match="of stage features" if not step else "stopped after step 5 of 12"):
+        sla.fit("digits", tmp_path / "run", progress=stop_at(step) if step else StopAfter(64), **settings)
+    resumed = sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    assert resumed.result["chosen"] == two_stage_run.result["chosen"]
+    for name in (f"checkpoint/last-00000012/{WEIGHTS}", "metrics.csv", "features/metrics.csv"):
+        assert (resumed.folder / name).read_bytes() == (two_stage_run.folder / name).read_bytes()

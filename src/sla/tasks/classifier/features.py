@@ -4,6 +4,7 @@ It is the first stage of a run (`stages: features, train`), or a run of its own 
 picture goes through the backbone once, at the resolution of the weights. Training then begins with its head.
 """
 
+import copy
 import math
 import time
 from dataclasses import replace
@@ -30,7 +31,7 @@ from sla.runs.metrics import MetricsFile, cautious_temperature
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.signals import Stop
-from sla.sampling.draws import Draws
+from sla.sampling.draws import Draws, seed_of
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES, ClassifierConfig
 from sla.tasks.classifier.distil import forward_flop
@@ -271,14 +272,18 @@ class After(First):
 def start_heads(trainer: Trainer, quick: Classifier) -> None:
     """Give a trainer's class heads the quick model's rows, divided by the mean length of its features.
 
-    The quick head is for features of length 1, a linear head for features as they are. In a joint head every
+    The quick head is for features of length 1, a linear head for features as they are: those of augmented
+    pictures in training mode, where batch norm makes others than in evaluation. In a joint head every
     view's block begins with the same rows: it says nothing about the view yet, and the same about the class.
     A cosine head stays as it is: its weights have no scale of their own.
     """
     places = spread(len(trainer.train), SAMPLE)
     images, aspect = (part.to(trainer.device) for part in trainer.train.read(places))
-    with evaluating(trainer.model):
-        features = trainer.model.features(trainer.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
+    images = trainer.train_pipeline(images, Draws(trainer.config.run.seed, 0, len(places)), aspect)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(trainer.config.run.seed, "first heads"))  # for dropout
+        # A copy: a pass in training mode moves the running statistics.
+        features = copy.deepcopy(trainer.model).train().features(images)
     length = features.norm(dim=1).mean().clamp(min=1e-6)
     given = quick.heads["plain"]
     assert isinstance(given, JointHead)
