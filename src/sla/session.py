@@ -34,7 +34,7 @@ from sla.runs.folder import (
 from sla.runs.images_record import make_record, read_record, with_recorded_images, write_record
 from sla.runs.loop import using_threads
 from sla.runs.plan import Plan
-from sla.runs.run import OpenedRun
+from sla.runs.run import CHOSEN, OpenedRun
 from sla.runs.signals import Stop
 from sla.runs.stages import explaining_a_full_disk, run_stages
 from sla.tasks.classifier.passed_objects import settings_of
@@ -206,7 +206,7 @@ def fit(
 
 def open_run(
     folder: str | Path,
-    checkpoint: str = "last",
+    checkpoint: str = CHOSEN,
     device: str = "cpu",
     *,
     data: Any = None,
@@ -218,7 +218,7 @@ def open_run(
 
     Args:
         folder: of the run.
-        checkpoint: last or best.
+        checkpoint: chosen (by the run, else last), last or best.
         device: where the model goes.
         data: the objects that the run was trained on, as `fit` takes them or as `Objects`, to evaluate and
             report on; images that it trained on are known by their content. Not needed for data on disk.

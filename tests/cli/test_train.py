@@ -43,7 +43,18 @@ def pictures(tmp_path_factory):
 
 
 def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
-    told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 3, "--method", "sla", *SMALL)
+    told = sla(
+        "train",
+        "digits",
+        "--out",
+        tmp_path / "run",
+        "--iterations",
+        3,
+        "--method",
+        "sla",
+        "--verbose",
+        *SMALL,
+    )
     assert "pictures of 8 pixels: convnet4, from scratch" in told
     assert "144 of the training images are held out to choose on" in told
     assert "aggregated *" in told
@@ -67,7 +78,7 @@ def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch
         raise ZeroDivisionError("no ink\nand no paper")
 
     monkeypatch.setattr("sla.report.run.run_page", fail)
-    told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, *SMALL)
+    told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--verbose", *SMALL)
     assert "no page was written: no ink\n" in told
     assert "and no paper" not in told
     assert "distilled *" in told
@@ -128,7 +139,7 @@ def test_compare_trains_the_other_method_on_the_same_images_and_resumes_what_was
 
 def test_a_resumed_run_is_called_by_its_own_method(tmp_path):
     sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--method", "mt", *SMALL)
-    assert "mt, last, test" in sla("train", "--resume", "--out", tmp_path / "run")
+    assert "mt, last, test" in sla("train", "--resume", "--out", tmp_path / "run", "--verbose")
 
 
 def test_evaluate_shows_every_kind_side_by_side(run):

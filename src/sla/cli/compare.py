@@ -17,7 +17,7 @@ def compare(
         str | None, typer.Option(help="single, aggregated or distilled. Default: each run's headline.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     on_bad_image: OnBadImage = None,
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("compare.html"),
     json_: Annotated[bool, typer.Option("--json", help="Print JSON, with every image that flipped.")] = False,

@@ -32,7 +32,7 @@ def evaluate(
         str | None,
         typer.Option(help="Ensemble members: a kind of inference. Default: each run's best."),
     ] = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 128,
     workers: Annotated[int, typer.Option(min=0, help="Processes that decode images.")] = 0,
     on_bad_image: OnBadImage = None,
@@ -69,11 +69,16 @@ def evaluate(
     if json_:
         print(
             json.dumps(
-                {"run": " ".join(folders), "checkpoint": checkpoint, "images": count, "inference": found}
+                {
+                    "run": " ".join(folders),
+                    "checkpoint": runs[0].checkpoint,
+                    "images": count,
+                    "inference": found,
+                }
             )
         )
         return
-    print(f"{count:,} {_kind_of_images(runs[0], data)}, {checkpoint} checkpoint")
+    print(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint")
     if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     if "anytime" in found:

@@ -12,7 +12,7 @@ def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     out: Annotated[Path, typer.Argument(help="File to write, e.g. model.onnx.")],
     inference: Inference = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     preprocessing: Annotated[
         bool, typer.Option(help="Include resizing, cropping and normalising: the input is the raw picture.")
     ] = False,

@@ -11,6 +11,8 @@ import typer
 
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
 
+UNSURE = "unsure"
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -28,9 +30,12 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     inference: Inference = None,
     agreement: Agreement = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
+    min_confidence: Annotated[
+        float, typer.Option(min=0, max=1, help="Answer 'unsure' below this probability.")
+    ] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a CSV with all probabilities.")] = False,
     allow: Allow = None,
@@ -44,7 +49,8 @@ def predict(
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    print_answers(paths, opened.predict(paths, inference).probabilities, opened.classes, top, form)
+    found = opened.predict(paths, inference).probabilities
+    print_answers(paths, found, opened.classes, top, form, min_confidence)
 
 
 def choose_agreement(
@@ -73,9 +79,17 @@ def choose_form(as_json: bool, as_csv: bool) -> str:
 
 
 def print_answers(
-    paths: Sequence[Path], probabilities: "Tensor", classes: Sequence[str], top: int, form: str
+    paths: Sequence[Path],
+    probabilities: "Tensor",
+    classes: Sequence[str],
+    top: int,
+    form: str,
+    least: float = 0.0,
 ) -> None:
-    """The best classes of each picture with their probabilities (n, N); all of them in a CSV."""
+    """The best classes of each picture with their probabilities (n, N); all of them in a CSV.
+
+    The answer is `unsure` where the best probability is below `least`.
+    """
     from sla.cli.display import print_table
 
     best = probabilities.topk(min(top, len(classes)), 1)
@@ -83,21 +97,23 @@ def print_answers(
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
+    answers = [each[0][0] if each[0][1] >= least else UNSURE for each in named]
     if form == "table":
         rows = [
-            (path, *(f"{name} {100 * value:.1f}%" for name, value in each))
-            for path, each in zip(paths, named, strict=True)
+            (path, *([answer] if least else []), *(f"{name} {100 * value:.1f}%" for name, value in each))
+            for path, answer, each in zip(paths, answers, named, strict=True)
         ]
-        print_table(("file", *(f"{i + 1}." for i in range(best.values.shape[1]))), rows)
+        places = (f"{i + 1}." for i in range(best.values.shape[1]))
+        print_table(("file", *(["answer"] if least else []), *places), rows)
     elif form == "json":
-        for path, each in zip(paths, named, strict=True):
+        for path, answer, each in zip(paths, answers, named, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
-            print(json.dumps({"file": str(path), "class": each[0][0], "classes": found}))
+            print(json.dumps({"file": str(path), "class": answer, "classes": found}))
     else:
         writer = csv.writer(sys.stdout)
         writer.writerow(["file", "class", *classes])
-        for path, each, row in zip(paths, named, probabilities.tolist(), strict=True):
-            writer.writerow([path, each[0][0], *(f"{value:.6f}" for value in row)])
+        for path, answer, row in zip(paths, answers, probabilities.tolist(), strict=True):
+            writer.writerow([path, answer, *(f"{value:.6f}" for value in row)])
 
 
 def find_pictures(files: list[Path]) -> list[Path]:

@@ -11,7 +11,7 @@ from sla.cli.settings import Allow, Checkpoint, OnBadImage
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     data: Annotated[str | None, typer.Argument(help="Other data with the same classes.")] = None,
-    checkpoint: Checkpoint = "last",
+    checkpoint: Checkpoint = "chosen",
     on_bad_image: OnBadImage = None,
     out: Annotated[Path | None, typer.Option(help="HTML file to write. Default: RUN/report.html.")] = None,
     allow: Allow = None,

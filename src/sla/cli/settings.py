@@ -19,7 +19,9 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(help="Allow a run to import code from outside sla: package.module:Name.", callback=_allow),
 ]
-Checkpoint = Annotated[str, typer.Option(help="Checkpoint: last, or best on the held-out images.")]
+Checkpoint = Annotated[
+    str, typer.Option(help="last, best on the held-out images, features, or the run's choice.")
+]
 Inference = Annotated[
     str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
 ]

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from sla.runs.config import TrainingConfig
     from sla.runs.run import OpenedRun, ScoreTable
 
-METHODS = "baseline, da, mt, sla, sla+sd, sla+ema, distilled, lorot, sla+memory, or package.module:Class"
+METHODS = (
+    "baseline, da, mt, sla, sla+sd, sla+ema, distilled, features, lorot, sla+memory, or package.module:Class"
+)
 IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
 Option = typer.Option
 
@@ -47,6 +49,10 @@ def train(
     allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
+    use_all: Annotated[
+        bool, Option("--use-all", help="At the end train again on all images, the held-out ones too.")
+    ] = False,
+    verbose: Annotated[bool, Option("--verbose", help="Print every accuracy at the end.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
 ) -> None:
     """Train a classifier, by default with SLA, self-distillation and rotation.
@@ -95,8 +101,10 @@ def train(
             _preview_one(settings)
         return
     finished = [train_one(*run, report) for run in runs]
+    if use_all:
+        finished.append(_train_on_all(finished[0]))
     if process_numbers().rank == 0:
-        print_results(finished)
+        print_results(finished, verbose or len(finished) > 1)
 
 
 def _task_of(folder: Path) -> str | None:
@@ -120,8 +128,28 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
         run = run_session(config, out, resume=resume, progress=display)
         if report and display.leads:
             _write_page(run, display)
+        if display.leads:
+            _say_end(run, display)
     run.splits = None  # the next run needs the memory
     return run
+
+
+def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
+    """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
+    from sla.errors import InputError, shown
+    from sla.runs.distributed import process_numbers
+    from sla.session import open_run
+    from sla.tasks.classifier.run import Run
+    from sla.tasks.classifier.use_all import config_for_all, keep_judgement
+
+    if not isinstance(judged, Run):
+        raise InputError("--use-all is for classifiers")
+    config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
+    print(f"now on all images, the held-out ones too, in {shown(out)}: nothing is left to judge it by")
+    run = train_one(config, out, (out / "config.yaml").exists(), report=False)
+    if process_numbers().rank == 0:
+        keep_judgement(out, judged)
+    return open_run(run.folder)
 
 
 def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
@@ -141,6 +169,15 @@ def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
         display.message(f"its page: {shown(run.folder / 'report.html')}")
 
 
+def _say_end(run: "OpenedRun", display: "TrainingDisplay") -> None:
+    """The plain ending of a classifier's run."""
+    from sla.report.run import end_of
+    from sla.tasks.classifier.run import Run
+
+    for line in end_of(run, display) if isinstance(run, Run) else ():
+        display.message(line)
+
+
 def _preview_one(config: "TrainingConfig") -> None:
     from sla.cli.display import TrainingDisplay
     from sla.session import preview
@@ -149,14 +186,19 @@ def _preview_one(config: "TrainingConfig") -> None:
         preview(config, progress=display)
 
 
-def print_results(runs: "Sequence[OpenedRun]") -> None:
-    """The folders of finished runs, and their accuracies in one table for each task."""
+def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:
+    """The folders of finished runs, and their accuracies in one table for each task.
+
+    Not `verbose`: without the table of classifiers, whose accuracy has been said.
+    """
     from sla.cli.display import print_table
 
     tables: dict[tuple[str, ...], list[ScoreTable]] = {}
     for run in runs:
         print(f"run: {run.folder}")
-        if (table := run.score_table()).rows:
+        images = run.result.get("images", {})
+        said = run.task == "classifier" and not verbose and bool(images.get("val") or images.get("test"))
+        if (table := run.score_table()).rows and not said:
             tables.setdefault(table.header, []).append(table)
     for header, found in tables.items():
         print_table(header, [row for table in found for row in table.rows])

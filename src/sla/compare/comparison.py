@@ -16,6 +16,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.config import keys
+from sla.runs.run import CHOSEN
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.run import Run
@@ -195,7 +196,7 @@ def compare(
     names: Sequence[str | Run],
     *,
     inference: str | None = None,
-    checkpoint: str = "last",
+    checkpoint: str = CHOSEN,
     data: Any = None,
     on_bad_image: OnBadImage | None = None,
     progress: Progress = QUIET,

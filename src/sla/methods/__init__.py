@@ -20,6 +20,7 @@ from sla.methods.base import (
     takes_views,
 )
 from sla.methods.distilled import Distilled
+from sla.methods.features import Features
 from sla.methods.lorot import LoRot
 from sla.methods.paper import SLA, Baseline, DataAugmentation, MultiTask
 from sla.methods.remembered import RememberedSLA
@@ -33,6 +34,7 @@ __all__ = [
     "DataAugmentation",
     "Declared",
     "Distilled",
+    "Features",
     "LoRot",
     "Method",
     "MultiTask",

@@ -16,6 +16,7 @@ from sla.report.calibration import calibrations, most_confident_mistakes
 from sla.report.charts import Series, Strip
 from sla.report.class_frequency import frequencies
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
+from sla.report.ending import by_confidence, describe_end
 from sla.report.formatting import ends, section
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
@@ -57,6 +58,15 @@ def write_run_page(
     return lead(run, outputs, dataset, what)
 
 
+def end_of(run: Run, progress: Progress = QUIET) -> list[str]:
+    """The plain sentences about a finished run, on its test images, else its held-out ones; [] of neither."""
+    found = run.find_images(progress=progress)
+    if found is None or not len(found.dataset):
+        return []
+    outputs = run.outputs(same_classes(found.dataset, run.classes), progress=progress)
+    return describe_end(run, outputs, found.split == VAL)
+
+
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: bool = False) -> str:
     """The whole page from the outputs (n, N) of a dataset whose classes are in the model's order."""
     classes = [shown(name) for name in dataset.classes]
@@ -70,7 +80,9 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: 
         run=run,
         what=what,
         held_out=held_out,
+        ending=" ".join(describe_end(run, outputs, held_out)),
         lead=lead(run, outputs, dataset, what),
+        levels=by_confidence(logits, targets, temperature or 1.0),
         classes=classes,
         headline=headline,
         temperature=temperature,

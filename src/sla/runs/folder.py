@@ -33,7 +33,8 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
     unfinished = {".lock", CONFIG, IMAGES, "metrics.csv", "tensorboard"}
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    names = {one.name for one in entries if not (one.is_dir() and not any(one.iterdir()))}  # or a stage's
     taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
     if taken and not resume:
         raise InputError(

@@ -23,6 +23,8 @@ from sla.runs.folder import (
 )
 from sla.runs.images_record import ImagesRecord, read_record
 
+CHOSEN = "chosen"  # the checkpoint that a run's result names, else last
+
 
 class ScoreTable(NamedTuple):
     """What is printed of a finished run: rows of a table, and lines below it."""
@@ -38,7 +40,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class OpenedRun(Generic[C, M]):
-    """A finished or stopped run with the model of one of its checkpoints, last or best.
+    """A finished or stopped run with the model of one of its checkpoints; by default the chosen one.
 
     A subclass names its task and the class of its configuration, and reads its model.
     """
@@ -49,8 +51,8 @@ class OpenedRun(Generic[C, M]):
     config: C
     model: M
 
-    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
-        self.folder, self.checkpoint = Path(folder), checkpoint
+    def __init__(self, folder: str | Path, checkpoint: str = CHOSEN, device: str = "cpu") -> None:
+        self.folder = Path(folder)
         check_device(device)
         tree = read_run_config(self.folder)
         if task_name(tree) != self.task:
@@ -58,13 +60,23 @@ class OpenedRun(Generic[C, M]):
             raise InputError(
                 f"{shown(self.folder)}: a run of task {other}; this needs one of task {self.task}"
             )
-        weights = find_model_file(self.folder, checkpoint, self.stage)
+        self.checkpoint = self.choose_checkpoint() if checkpoint == CHOSEN else checkpoint
+        weights = self.model_file
         self.config = validate(self.config_class, tree, f"{folder}/{CONFIG}")  # type: ignore[assignment]
         check_file(weights)
         self.model = self._load_model(weights, device)
         self.result: dict[str, Any] = read_result(self.folder)
         self.splits: Splits | None = None  # its images, while a run that has just ended still has them
         self.given: Splits | None = None  # its images, where they were passed from Python again
+
+    def choose_checkpoint(self) -> str:
+        """The one that is opened where none is named."""
+        return "last"
+
+    @property
+    def model_file(self) -> Path:
+        """That of the checkpoint."""
+        return find_model_file(self.folder, self.checkpoint, self.stage)
 
     def _load_model(self, path: Path, device: str) -> M:
         raise NotImplementedError

@@ -38,7 +38,7 @@ class Task:
         name: the value of the key `task` of its configurations.
         plan: (configuration, images in memory, objects or None, progress) -> the configuration with its
             defaults, the images, and the reasons for what was chosen.
-        stages: (plan, group) -> the parts of the run in order; the first is called `train`.
+        stages: (plan, group) -> the parts of the run in order; one is called `train`.
         result: (the last stage's loop at its end, progress) -> the content of result.json.
         record: a finished run -> the columns `scores` and `more` of a row of reproduced results.
     """

@@ -11,7 +11,8 @@ from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
 from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig
 
-DISTIL = "distil"  # the second stage
+DISTIL = "distil"  # the stage after training
+FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 
 
@@ -148,8 +149,10 @@ class ClassifierConfig(TrainingConfig):
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()
     mix: str | None = Field(None, description="mixing of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
-    stages: tuple[Literal["train", "distil"], ...] = Field(
-        ("train",), description="train, or train and distil: then a student of the aggregated answer"
+    stages: tuple[Literal["features", "train", "distil"], ...] | None = Field(
+        None,
+        description="train; before it features: a linear classifier on frozen features; after it distil: a "
+        "student of the aggregated answer. Default: features, train from pretrained weights; else train",
     )
     distil: DistilConfig = DistilConfig()
 
@@ -160,10 +163,15 @@ class ClassifierConfig(TrainingConfig):
 
     @field_validator("stages")
     @classmethod
-    def _in_order(cls, stages: tuple[str, ...]) -> tuple[str, ...]:
-        if stages not in (("train",), ("train", DISTIL)):
-            raise ValueError(f"'train' or 'train, distil', not {', '.join(stages)!r}")
+    def _in_order(cls, stages: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        order = (FEATURES, "train", DISTIL)
+        if stages is not None and stages != tuple(one for one in order if one in {*stages, "train"}):
+            raise ValueError(f"'train', before it 'features', after it 'distil', not {', '.join(stages)!r}")
         return stages
+
+    def has_stage(self, name: str) -> bool:
+        """Whether a stage is among those of the run; one that is not planned yet has only `train`."""
+        return name in (self.stages or ("train",))
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """If no view is recognisable, `auto` trains the baseline, so the method is chosen with the views."""

@@ -278,7 +278,7 @@ def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, flo
 
     A backward pass counts as two forward ones.
     """
-    if DISTIL not in config.stages:
+    if not config.has_stage(DISTIL):
         return 0.0, 0.0
     part, num_views = config.distil, len(plan_method(config).views)
     step = 3 * (config.method.views_per_step or num_views)

@@ -33,11 +33,14 @@ from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, DISTIL, OPTION_FIELDS, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
+from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
 LEAST_STEPS = 2000
+QUICK_ALONE = (FEATURES, "distilled")  # methods without the quick model before them
+QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
 
 def make_plan(
@@ -64,6 +67,7 @@ def make_plan(
     config = _choose_model(config, native, grey, reasons)
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
+    config = config if config.stages else config.model_copy(update={"stages": ("train",)})
     splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = measure_backbone(choose_input(config, splits))
@@ -80,8 +84,11 @@ def make_plan(
         config = override(config, "method", views="none")
     views = f", {config.method.views}" if with_views else ""
     mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
-    reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
-    reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
+    if is_features(config):
+        reasons.append("method features: logistic regression on frozen features, its penalty cross-validated")
+    else:
+        reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
+        reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
         config = _choose_views_per_step(config, reasons)
         _check_views(config)
@@ -104,7 +111,7 @@ def _warn_of_unused_options(config: ClassifierConfig) -> None:
     part = config.method
     if part.name not in METHODS:
         return
-    trained = (part.name, *(("distilled",) if DISTIL in config.stages else ()))
+    trained = (part.name, *(("distilled",) if config.has_stage(DISTIL) else ()))
     own = [name for method in trained for name in method_options(METHODS[method].make)]
     for name in sorted(OPTION_FIELDS.keys() - set(own)):
         if getattr(part, name) != type(part).model_fields[name].default:
@@ -142,26 +149,35 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    config = fill_missing(
-        config,
-        "model",
-        backbone=chosen,
-        weights="pretrained" if has_weights else "none",
-        resolution=resolution,
-    )
+    config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
+    config = _choose_stages(config, reasons)
+    own = own_resolution(config) or resolution
+    config = fill_missing(config, "model", resolution=own if is_features(config) else resolution)
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
-    config = fill_missing(
-        config, "data", stored_size=min(max(native, TINY), (config.model.resolution or 0) * 8 // 7)
-    )
+    seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
+    config = fill_missing(config, "data", stored_size=min(max(native, TINY), seen * 8 // 7))
     start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
     reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
 
 
+def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
+    """From pretrained weights the quick model comes first; in a minute there is time for nothing else."""
+    if config.stages is not None or config.model.weights != "pretrained" or config.method.name in QUICK_ALONE:
+        return config
+    given = "name" in config.method.model_fields_set
+    if not given and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
+        reasons.append("up to a minute: the quick model alone, without training")
+        return override(config, "method", name=FEATURES)
+    return config.model_copy(update={"stages": (FEATURES, "train")})
+
+
 def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
     """Batch, optimiser, and how long."""
-    tuned = config.model.weights != "none"
+    tuned, quick = config.model.weights != "none", is_features(config)
+    if quick:
+        config = fill_missing(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), process_numbers().world_size
     config = fill_missing(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")
@@ -184,7 +200,7 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
         config = fill_missing(config, "run", iterations=iterations)
     epochs = config.run.epochs or (config.run.iterations or LEAST_STEPS) * batch / images
     config = fill_missing(config, "run", evaluations=max(min(20, int(epochs)), 1))
-    if config.run.iterations is not None:
+    if config.run.iterations is not None and not quick:
         reasons.append(f"{config.run.iterations:,} iterations of {batch} images")
     return fill_missing(config, "data", workers=min(available_cores(), 8))
 
@@ -220,11 +236,11 @@ def _check_views(config: ClassifierConfig) -> None:
         warn_of_contradictions(config, method.views)
     if method.averaged_teacher and config.optimizer.ema is None:
         raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
-    if DISTIL in config.stages and "aggregated" not in method.inferences:
+    if config.has_stage(DISTIL) and "aggregated" not in method.inferences:
         raise InputError(
             f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"
         )
-    if DISTIL in config.stages and "distilled" in method.inferences:
+    if config.has_stage(DISTIL) and "distilled" in method.inferences:
         raise InputError(
             f"stages: {config.method.name} trains a student of its own; leave out the stage distil, or "
             "method.name=sla"
@@ -241,6 +257,8 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
         raise InputError(
             "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"
         )
+    if is_features(config) or config.has_stage(FEATURES):
+        check_features(config)
     parse_mix(config.mix)
     build_pipelines(config)
     check_input(config)

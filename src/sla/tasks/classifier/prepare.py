@@ -6,9 +6,10 @@ from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.tasks.classifier.auto_views import TRIED, choose_views
-from sla.tasks.classifier.config import AUTO, DISTIL, ClassifierConfig, student_steps
+from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
 from sla.tasks.classifier.distil import second_stage_cost
+from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.view_probe import fitting
@@ -24,12 +25,15 @@ def prepare(
     spent, announced = 0.0, starts and progress is not QUIET
     for line in (*(describe_data(plan) if announced else ()), *plan.reasons):
         progress.message(line)
-    if plan.config.method.name == "distilled":
-        return plan  # a step needs its teacher to be timed
+    if plan.config.method.name in ("distilled", FEATURES):
+        return plan  # a step needs its teacher to be timed; the quick model has none
+    if plan.config.has_stage(FEATURES) and plan.config.run.minutes and not plan.config.run.iterations:
+        spent += group.share(features_seconds(plan) if group.leads else None)
     if plan.config.method.views == AUTO:
         already = len(plan.reasons)
         if search:
-            plan, spent = choose_views(plan, group, progress)
+            plan, tried_for = choose_views(plan, group, progress)
+            spent += tried_for
         else:
             tried = [views.text for views in fitting(TRIED, len(plan.config.model.mean or ()))]
             progress.message(
@@ -74,7 +78,7 @@ def _fix_length(
             changes["iterations"] = iterations
     config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
     if run.iterations is None:
-        more = f" and {student_steps(config):,} of the student" if DISTIL in config.stages else ""
+        more = f" and {student_steps(config):,} of the student" if config.has_stage(DISTIL) else ""
         progress.message(f"{iterations:,} iterations{more} fit into {run.minutes:g} minutes")
     return replace(plan, config=config)
 

@@ -9,16 +9,22 @@ from torch import Tensor
 
 from sla.anytime import AnytimeRule
 from sla.classifier import Classifier
-from sla.factory import load
+from sla.factory import load, read_saved
 from sla.images.store import Dataset
 from sla.progress import Progress
+from sla.runs.checkpoint import WEIGHTS, find_checkpoint, read_state, step_of
+from sla.runs.folder import CONFIG, stage_folder
 from sla.runs.metrics import at_limit, cautious_temperature
+from sla.runs.preprocessing import read_preprocessing
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.anytime import rule_at
+from sla.tasks.classifier.choice import Candidate, choose_model
+from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
-from sla.tasks.classifier.evaluation import find_rules, infer
+from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
+from sla.tasks.classifier.features import FeatureFit, First
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
@@ -30,12 +36,18 @@ class Evaluated(NamedTuple):
     temperatures: dict[str, float]
     view_accuracy: dict[str, Any] | None
     anytime: list[AnytimeRule]  # calibrated on held-out images too
+    headline: str
+    held_out: Outputs | None
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
-    plan = trainer.plan
+    plan, folder = trainer.plan, _run_folder(trainer)
     found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
+    quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
+    if quick is not None:
+        found[FEATURES] = step_of(quick), _evaluate(trainer, progress, {}, FEATURES, quick / WEIGHTS)
+        chosen = _choose({name: one for name, (_, one) in found.items()}, progress)
     return {
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
@@ -44,6 +56,8 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             name: [rule.to_dict() for rule in one.anytime] for name, (_, one) in found.items() if one.anytime
         },
         "view_accuracy": found["last"][1].view_accuracy,
+        **({} if chosen is None else {"chosen": chosen}),
+        **_cross_validation(quick or trainer.folder / "checkpoint"),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -51,7 +65,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             "test": len(plan.test) if plan.test else 0,
         },
         "train_counts": plan.train.counts().tolist(),
-        "cost": _cost(trainer, found["last"][1]),
+        "cost": _with_quick(_cost(trainer, found["last"][1]), trainer, quick),
         **describe_origin(),
     }
 
@@ -64,6 +78,7 @@ def _evaluate(
     weights: Path,
 ) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
+    pipeline, held_out = read_preprocessing(model.about).eval_pipeline(), None
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rules: list[AnytimeRule] = []
     workers = trainer.config.data.workers or 0
@@ -72,8 +87,8 @@ def _evaluate(
             continue
         passing: dict[str, Any] = {"workers": workers, "progress": progress}
         passing["what"] = f"{checkpoint} checkpoint on {name}"
-        outputs = infer(model, dataset, trainer.eval_pipeline, by_view=name == "val", **passing)
-        if trainer.teacher is not None:
+        outputs = infer(model, dataset, pipeline, by_view=name == "val", **passing)
+        if trainer.teacher is not None and checkpoint != FEATURES:
             taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
             # "distilled" is the student, also where its teacher has one of its own.
             outputs = replace(outputs, logits=taught[name] | outputs.logits)
@@ -82,6 +97,7 @@ def _evaluate(
             model.anytime_rule = rule_at(rules)
             if model.anytime_rule is not None:
                 outputs = outputs.add_anytime(model.anytime_rule)
+            held_out = outputs
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
@@ -89,11 +105,58 @@ def _evaluate(
             if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
                 limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
                 progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
+        if fitted := model.about.get("cross_validation", {}).get("temperature"):
+            temperatures = {model.method.headline: fitted}  # on more images than were held out
         scores[name] = outputs.scores(temperatures)
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    return Evaluated(scores, temperatures, views, rules)
+    return Evaluated(scores, temperatures, views, rules, model.method.headline, held_out)
+
+
+def _run_folder(trainer: Trainer) -> Path:
+    """That of the whole run, of which the trainer may be a later stage."""
+    folder = trainer.folder
+    return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
+
+
+def _choose(found: dict[str, Evaluated], progress: Progress) -> dict[str, Any]:
+    """The model that answers by default, by the held-out images; said in a few lines."""
+    held = found["last"].held_out
+    if held is None:
+        progress.message("nothing was held out to compare with the quick model: predict uses the trained one")
+        return {"checkpoint": "last", "inference": found["last"].headline, "why": "nothing was held out"}
+    candidates = {}
+    for name, one in found.items():
+        if one.held_out is not None and (name != "best" or one is not found["last"]):
+            logits = one.held_out.logits[one.headline]
+            candidates[name] = Candidate(one.headline, logits, one.temperatures.get(one.headline, 1.0))
+    chosen, lines = choose_model(candidates, held.targets)
+    for line in lines:
+        progress.message(line)
+    return chosen
+
+
+def _cross_validation(checkpoint: Path) -> dict[str, Any]:
+    """What the quick model found by cross-validation, from its file."""
+    folder = checkpoint if checkpoint.name.startswith("last-") else find_checkpoint(checkpoint, "last")
+    assert folder is not None
+    found = read_saved(folder / WEIGHTS)[0]["about"].get("cross_validation")
+    return {"cross_validation": found} if found else {}
+
+
+def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> dict[str, Any]:
+    """The cost with that of the quick model, which came first."""
+    if quick is None:
+        return cost
+    stage = First(trainer.plan, trainer.group)(quick.parent.parent)
+    flop, seconds = stage.cost()["training_flop"], read_state(quick)[0].seconds
+    return cost | {
+        "training_flop": cost["training_flop"] + flop,
+        "seconds": round(cost["seconds"] + seconds, 2),
+        "features_flop": flop,
+        "features_seconds": round(seconds, 2),
+    }
 
 
 def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
@@ -130,4 +193,4 @@ def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
-    return cost | trainer.cost() if isinstance(trainer, Distiller) else cost
+    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit) else cost

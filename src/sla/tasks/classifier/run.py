@@ -29,14 +29,16 @@ from sla.inference import check_inference
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import find_checkpoint, step_of
 from sla.runs.defaults import same_source
-from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
-from sla.runs.images_record import TEST, VAL
+from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
+from sla.runs.images_record import TEST, TRAIN, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
+from sla.stats import share
 from sla.tasks.classifier.anytime import LEVELS, rule_at
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
+from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_crops
+from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
@@ -44,7 +46,11 @@ SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
 class Run(OpenedRun[ClassifierConfig, Classifier]):
-    """A finished or stopped run with the model of a checkpoint: last, or best on the held-out images."""
+    """A finished or stopped run with the model of a checkpoint.
+
+    That is last, best on the held-out images, features (the quick model), or by default what the result names
+    as chosen, else last.
+    """
 
     task = "classifier"
     config_class = ClassifierConfig
@@ -57,14 +63,36 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def stage(self) -> str:  # type: ignore[override]
-        """The second, whose model is the student, once it has begun."""
+        """The last one, whose model is the student, once it has begun; the first for the quick model."""
+        if self.checkpoint == FEATURES:
+            return FEATURES
         student = find_checkpoint(stage_folder(self.folder, DISTIL) / "checkpoint", "last")
         return MAIN_STAGE if student is None else DISTIL
 
     @property
     def steps(self) -> int:
         """Of the stage whose model it has, in all."""
+        if self.record is not None and (self.stage == FEATURES or is_features(self.config)):
+            return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
+
+    def choose_checkpoint(self) -> str:
+        """What the result says; of a run that has only begun, what it has."""
+        chosen = read_result(self.folder).get("chosen", {}).get("checkpoint")
+        if chosen in (FEATURES, "last", "best"):
+            return str(chosen)
+        begun = find_checkpoint(self.folder / "checkpoint", "last") is not None
+        quick = find_checkpoint(stage_folder(self.folder, FEATURES) / "checkpoint", "last") is not None
+        return FEATURES if quick and not begun else "last"
+
+    @property
+    def model_file(self) -> Path:
+        """That of the checkpoint; `features` is the quick model of the first stage."""
+        if self.checkpoint != FEATURES:
+            return super().model_file
+        if find_checkpoint(stage_folder(self.folder, FEATURES) / "checkpoint", "last") is None:
+            raise InputError(f"{shown(self.folder)}: this run has no stage features")
+        return find_model_file(self.folder, "last", FEATURES)
 
     @cached_property
     def teacher(self) -> Classifier | None:
@@ -80,16 +108,21 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
         rows, method = [], self.config.method.name
+        chosen = self.result.get("chosen") or {"checkpoint": "last", "inference": self.result["headline"]}
         for checkpoint, found in self.result["accuracies"].items():
             for split in ("test", "val"):
                 for inference, scores in found.get(split, {}).items():
-                    mark = " *" if inference == self.result["headline"] and checkpoint == "last" else ""
-                    numbers = (f"{scores['top1']:.2f}", f"{scores['ece']:.1f}")
-                    rows.append((f"{method}, {checkpoint}, {split}", inference + mark, *numbers))
+                    marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
+                    count = self.result["images"][split]
+                    found_share = share(round(scores["top1"] * count / 100), count)
+                    ends = f"{found_share.low:.1f} to {found_share.high:.1f}"
+                    numbers = (f"{scores['top1']:.2f}", ends, f"{scores['ece']:.1f}")
+                    name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
+                    rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
         views = self.result.get("view_accuracy")
         advice = () if views is None else (f"{method}: {views['advice']}",)
         stars = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
-        return ScoreTable(("", "inference", "accuracy %", "ECE %"), rows, advice, (stars,))
+        return ScoreTable(("", "inference", "accuracy %", "95% interval", "ECE %"), rows, advice, (stars,))
 
     @property
     def classes(self) -> list[str]:
@@ -218,7 +251,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def _kept_scores(self, split: str) -> Scores | None:
         """Those of this run's model; where best is the step of last, they lie beside last alone."""
-        own = find_model_file(self.folder, self.checkpoint, self.stage).parent
+        own = self.model_file.parent
         same = [own, *own.parent.glob(f"last-{step_of(own):08d}")]
         found = (read_scores(scores_file(folder, split)) for folder in same)
         return next((scores for scores in found if scores is not None), None)

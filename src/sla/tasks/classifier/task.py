@@ -1,5 +1,6 @@
-"""The task `classifier`: images in, one of N classes out; one or two stages, in one process or many."""
+"""The task `classifier`: images in, one of N classes out; one to three stages, in one process or many."""
 
+from dataclasses import replace
 from functools import partial
 
 from sla.datasets.objects import Objects
@@ -9,8 +10,9 @@ from sla.runs.distributed import Group
 from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.runs.stages import Stage
-from sla.tasks.classifier.config import DISTIL, ClassifierConfig, student_steps
+from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.distil import Distiller, is_distilled, plan_student, second_stage
+from sla.tasks.classifier.features import After, FeatureFit, First, features_steps, is_features
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.record import record_run
@@ -29,14 +31,18 @@ def plan_run(
 
 
 def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
-    """Training, and distillation where it is asked for."""
+    """Training; before it the quick model, after it distillation, where they are asked for."""
     config = plan.config
     assert config.run.iterations is not None
-    kind = Distiller if is_distilled(config) else Trainer
-    first = Stage(MAIN_STAGE, config.run.iterations, partial(kind, plan, group=group))
-    if DISTIL not in config.stages:
-        return [first]
-    return [first, Stage(DISTIL, student_steps(config), partial(second_stage, plan, group))]
+    kind = FeatureFit if is_features(config) else Distiller if is_distilled(config) else Trainer
+    steps = features_steps(len(plan.train)) if is_features(config) else config.run.iterations
+    stages = [Stage(MAIN_STAGE, steps, partial(kind, plan, group=group))]
+    if config.has_stage(FEATURES):
+        first = Stage(FEATURES, features_steps(len(plan.train)), First(plan, group))
+        stages = [first, replace(stages[0], build=After(plan, group))]
+    if config.has_stage(DISTIL):
+        stages.append(Stage(DISTIL, student_steps(config), partial(second_stage, plan, group)))
+    return stages
 
 
 CLASSIFIER = Task(

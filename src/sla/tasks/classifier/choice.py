@@ -1,0 +1,94 @@
+"""Which model of a run answers by default: the quick one, or the trained one at its last or best step.
+
+Held-out images decide, in pairs; test images decide nothing.
+"""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from sla.runs.metrics import negative_log_likelihood
+from sla.stats import Interval, mcnemar, paired_shares, share
+from sla.tasks.classifier.config import FEATURES
+
+NAMES = {FEATURES: "quick", "last": "trained", "best": "trained (best checkpoint)"}
+
+
+class Candidate(NamedTuple):
+    """A model's class logits (n, N) of the held-out images by its headline inference, and its temperature."""
+
+    inference: str
+    logits: Tensor
+    temperature: float
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(n, N), calibrated."""
+        return (self.logits.double() / self.temperature).softmax(1)
+
+
+class Paired(NamedTuple):
+    """The second of two models against the first on the same images: points with their interval, exact p."""
+
+    points: Interval
+    p: float
+
+    @property
+    def words(self) -> str:
+        """For a line."""
+        verdict = "no clear difference" if self.p >= 0.05 else "better" if self.points.mean > 0 else "worse"
+        mean, low, high = self.points
+        return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f}, p {self.p:.2g}): {verdict}"
+
+
+def compare_hits(first: Tensor, second: Tensor) -> Paired:
+    """Right answers, bool (n,), of two models on the same images."""
+    gained, lost = int((second & ~first).sum()), int((first & ~second).sum())
+    return Paired(paired_shares(gained, lost, len(first)), mcnemar(gained, lost))
+
+
+def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dict[str, Any], list[str]]:
+    """What result.json has under `chosen`, and the lines that say why; candidates by checkpoint.
+
+    `best` stands for `last` only where the paired interval is above zero: it was chosen on these very images.
+    Of the quick and the trained model the one with more right answers is taken; of equal ones, that of the
+    better likelihood.
+    """
+    hits = {name: one.logits.argmax(1) == targets for name, one in candidates.items()}
+    count, lines, trained = len(targets), [], "last"
+    if "best" in candidates:
+        found = compare_hits(hits["last"], hits["best"])
+        trained = "best" if found.points.low > 0 else "last"
+        lines.append(f"best checkpoint against last: {found.words}; {trained} is used")
+    quick, other = candidates[FEATURES], candidates[trained]
+    found = compare_hits(hits[FEATURES], hits[trained])
+    averaged = (quick.probabilities + other.probabilities).argmax(1) == targets
+    right = {name: int(one.sum()) for name, one in (hits | {"averaged": averaged}).items()}
+    likelihood = {
+        name: -negative_log_likelihood(one.logits, targets, one.temperature)
+        for name, one in candidates.items()
+    }
+    checkpoint = max((trained, FEATURES), key=lambda name: (right[name], likelihood[name]))
+    shown = [f"quick {_percent(right[FEATURES], count)}", f"trained {_percent(right[trained], count)}"]
+    shown.append(f"both averaged {_percent(right['averaged'], count)}")
+    lines.append(f"on {count:,} held-out images: {', '.join(shown)}; trained against quick {found.words}")
+    clear = found.p < 0.05
+    if checkpoint == FEATURES:
+        why = "the quick model is better" if clear else "the quick way is enough"
+    else:
+        why = "training was worth it" if clear else "training is no clear gain over the quick model"
+    lines.append(f"{why}; predict uses the {NAMES[checkpoint]} model, --checkpoint names another")
+    chosen = {
+        "checkpoint": checkpoint,
+        "inference": candidates[checkpoint].inference,
+        "images": count,
+        "right": right,
+        "trained_minus_quick": {**found.points._asdict(), "p": found.p},
+        "why": why,
+    }
+    return chosen, lines
+
+
+def _percent(right: int, count: int) -> str:
+    found = share(right, count)
+    return f"{found.mean:.1f}% ({found.low:.0f} to {found.high:.0f})"

