@@ -179,7 +179,7 @@ def describe_method(method: Method) -> dict[str, Any]:
     for each in fields(method):  # type: ignore[arg-type]
         value = getattr(method, each.name)
         if each.name == "views":
-            described["views"] = _text_of(value) if each.init else value.text
+            described["views"] = text_of_views(value) if each.init else value.text
         elif each.name != "criterion":
             described[each.name] = value
     if is_passed(described["name"]) or not _is_plain(described):
@@ -198,7 +198,7 @@ def restore_method(described: dict[str, Any]) -> Method:
     return kind(**arguments)
 
 
-def _text_of(views: Views) -> str:
+def text_of_views(views: Views) -> str:
     """The text form of views if it can be parsed again, else a name for what only Python has."""
     try:
         same = is_passed(views.text) or parse_views(views.text) == views

@@ -7,9 +7,10 @@ from torch import nn
 
 from sla.criteria import cross_entropy
 from sla.errors import InputError
+from sla.factory import text_of_views
 from sla.methods import METHODS, Method, check_method, method_options
-from sla.plugins import passed_name
-from sla.views import Views, check_views, parse_views
+from sla.plugins import is_passed, passed_name
+from sla.views import Views, check_views
 
 
 def settings_of(
@@ -54,10 +55,8 @@ def settings_of(
 
 def _text_or_views(views: Views) -> str | Views:
     """The text of views, if that is all there is to them."""
-    try:
-        return views.text if parse_views(views.text) == views else views
-    except InputError:
-        return views
+    text = text_of_views(views)
+    return views if is_passed(text) else text
 
 
 def _method_keys(method: Method) -> dict[str, Any]:
