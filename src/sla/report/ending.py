@@ -40,7 +40,8 @@ def by_confidence(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> 
 def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: bool) -> list[str]:
     """The sentences, of the run's headline inference on images that it was not trained on.
 
-    `classes`: their names as shown. `held_out`: they chose the checkpoint and the temperature, so new images are a little harder.
+    `classes`: their names as shown. `held_out`: they chose the checkpoint and the temperature, so new images
+    are a little harder.
     """
     headline, targets = run.model.method.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline, 1.0)
