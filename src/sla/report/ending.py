@@ -1,5 +1,6 @@
 """A run in plain sentences: how often it is right, where it is weakest, when to trust it, what next."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -36,20 +37,21 @@ def by_confidence(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> 
     return found
 
 
-def describe_end(run: Run, outputs: Outputs, held_out: bool) -> list[str]:
+def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: bool) -> list[str]:
     """The sentences, of the run's headline inference on images that it was not trained on.
 
-    `held_out`: they chose the checkpoint and the temperature, so new images are a little harder.
+    `classes`: their names as shown. `held_out`: they chose the checkpoint and the temperature, so new images
+    are a little harder.
     """
     headline, targets = run.model.method.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline, 1.0)
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]
-    worst = _weakest(class_accuracies(targets, logits.argmax(1), [shown(name) for name in run.classes]))
+    worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
     unseen = "held-out pictures, which also chose the model" if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {_range(total.accuracy)}."]
     if worst is not None:
-        taken = f" (taken for {shown(run.classes[worst.confused.predicted])})" if worst.confused else ""
+        taken = f" (taken for {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
     trusted = next((one for one in levels if one.level == TRUSTED), None)
     if trusted is None:

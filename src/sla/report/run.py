@@ -64,7 +64,7 @@ def end_of(run: Run, progress: Progress = QUIET) -> list[str]:
     if found is None or not len(found.dataset):
         return []
     outputs = run.outputs(same_classes(found.dataset, run.classes), progress=progress)
-    return describe_end(run, outputs, found.split == VAL)
+    return describe_end(run, outputs, [shown(name) for name in run.classes], found.split == VAL)
 
 
 def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: bool = False) -> str:
@@ -80,7 +80,7 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: 
         run=run,
         what=what,
         held_out=held_out,
-        ending=" ".join(describe_end(run, outputs, held_out)),
+        ending=" ".join(describe_end(run, outputs, classes, held_out)),
         lead=lead(run, outputs, dataset, what),
         levels=by_confidence(logits, targets, temperature or 1.0),
         classes=classes,
