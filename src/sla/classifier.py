@@ -226,8 +226,12 @@ class Classifier(nn.Module):
     @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()
     def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
-        """Class numbers, their names and probabilities. Call `model.eval()` first."""
-        probabilities = self.logits(input, inference, average).softmax(-1)
+        """Class numbers, their names and probabilities, in evaluation mode; training mode comes back."""
+        training = self.training
+        try:
+            probabilities = self.eval().logits(input, inference, average).softmax(-1)
+        finally:
+            self.train(training)
         found = Prediction(probabilities.argmax(-1), probabilities)
         found.classes = tuple(self.class_names or ())
         return found

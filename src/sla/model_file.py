@@ -36,7 +36,8 @@ def read_model_file(
     Refused if it is another file and, with `checksum`, if its tensors are not those that were written.
     """
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        hint = "a folder; sla.open_run opens a run" if path.is_dir() else "no such file"
+        raise InputError(f"{path}: {hint}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

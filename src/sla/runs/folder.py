@@ -38,7 +38,8 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
     if taken and not resume:
         raise InputError(
-            f"{folder}: exists already; continue it with --resume --out {folder}, or choose another --out"
+            f"{folder}: exists already; continue it with --resume --out {folder} "
+            "(resume=True in Python), or choose another --out"
         )
     if resume and not (folder / CONFIG).is_file():
         raise InputError(f"{folder}: no run to resume: no {CONFIG} in it")

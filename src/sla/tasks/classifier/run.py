@@ -32,7 +32,7 @@ from sla.runs.defaults import same_source
 from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
 from sla.runs.images_record import TEST, TRAIN, VAL
 from sla.runs.preprocessing import file_images, read_preprocessing
-from sla.runs.run import OpenedRun, ScoreTable
+from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.stats import share
 from sla.tasks.classifier.anytime import LEVELS, rule_at
@@ -55,9 +55,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     task = "classifier"
     config_class = ClassifierConfig
 
-    def __init__(self, folder: str | Path, checkpoint: str = "last", device: str = "cpu") -> None:
+    def __init__(self, folder: str | Path, checkpoint: str = CHOSEN, device: str = "cpu") -> None:
         super().__init__(folder, checkpoint, device)
-        found = self.result.get("anytime", {}).get(checkpoint, [])
+        found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)
 
