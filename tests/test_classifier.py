@@ -329,12 +329,13 @@ def test_a_description_without_a_key_and_a_truncated_file_are_refused(saved, tmp
 
 
 def test_predicting_during_training_changes_nothing():
-    """A validation call inside one's own loop: as in evaluation mode, and batch norm learns nothing from it."""
+    """A validation call inside one's own loop is as in evaluation mode; batch norm learns nothing."""
     torch.manual_seed(0)
     model = sla.create("resnet8", 3, sla.SLA()).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images = torch.randn(4, 3, 32, 32)
     found = model.predict(images, "aggregated").probabilities
-    assert model.training and model.backbone.training
+    assert model.training
+    assert model.backbone.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     torch.testing.assert_close(found, model.eval().logits(images, "aggregated").softmax(-1))
