@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.load import load
-from sla.datasets.scan import EXTENSIONS
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
@@ -84,6 +81,10 @@ def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.nd
 
 
 def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
+    from sla.datasets.catalogue import CATALOGUE  # predicting needs no catalogue
+    from sla.datasets.load import load
+    from sla.datasets.scan import EXTENSIONS
+
     data, (_, height, width) = plan.config.data, plan.train.images.shape
     if source in CATALOGUE:
         found = load(source, root=data.root, size=data.stored_size, on_bad_image=data.on_bad_image).train
