@@ -101,14 +101,19 @@ def old_table(text):
 
 
 def test_an_older_table_is_read_and_rewritten_without_loss(tmp_path):
-    table = tmp_path / "runs.csv"
-    table.write_text(old_table(COMMITTED.read_text()))
+    known = [
+        record
+        for record in read_records(COMMITTED).values()
+        if all(set(values) <= set(KINDS) for values in record.scores.values())  # then there were three
+    ]
+    today, table = tmp_path / "today.csv", tmp_path / "runs.csv"
+    assert add_records(today, known) == len(known)
+    table.write_text(old_table(today.read_text()))
     assert "last_single" in table.read_text()
-    old, new = read_records(table), read_records(COMMITTED)
-    assert old == new
-    assert sum(bool(record.scores) for record in new.values()) >= 12
+    assert read_records(table) == read_records(today)
+    assert sum(bool(record.scores) for record in known) >= 12
     assert add_records(table, []) == 0
-    assert table.read_bytes() == COMMITTED.read_bytes()
+    assert table.read_bytes() == today.read_bytes()
 
 
 def test_an_older_record_in_a_folder_is_read(tmp_path):
