@@ -114,7 +114,7 @@ def test_every_command_takes_it(quick_run, finished_run, tmp_path):
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"Right on {round(3.6 * top1)} of 360 pictures it had not seen" in page
     assert "Accuracy by confidence" in page
-    told = command("compare", folder, finished_run.folder)
+    told = command("compare", folder, finished_run.folder, "--out", tmp_path / "compare.html")
     assert "points" in told
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
