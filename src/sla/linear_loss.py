@@ -18,8 +18,8 @@ from sla.errors import InputError
 from sla.labels import MixedTarget, Target, shares, spread_classes
 
 LARGE = 1 << 22  # logits from which on the parts pay: below, plain cross entropy is as fast and holds 50 MB
-PARTS = 4  # of a batch, if they are not too small to be fast or larger than is of use; two at least
-LEAST_ROWS, MOST_ROWS = 64, 256  # of a part
+PARTS = 6  # of a batch, if they are not too small to be fast or larger than is of use; two at least
+LEAST_ROWS, MOST_ROWS = 48, 256  # of a part
 BLOCK = 4096  # labels of the head's gradient that are summed up at a time in half precision
 
 
