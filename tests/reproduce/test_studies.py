@@ -73,6 +73,8 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     assert second.left > 0 == second.done
     _, second = plan_status(read_plan(path), "small", {job.key: done}, RATE)
     assert (second.done, second.spent, second.left) == (1, 2.0, 0)
+    measured = done.model_copy(update={"core_seconds": 900.0})
+    assert plan_status(read_plan(path), "small", {job.key: measured}, RATE)[1].spent == 0.25
 
 
 def test_a_plan_runs_line_by_line_and_failures_end_with_1(stopped, tmp_path, monkeypatch):
@@ -104,6 +106,7 @@ def test_a_student_is_trained_on_the_run_of_its_teacher(tmp_path):
     assert made.scores["last"]["aggregated"] == taught.scores["last"]["aggregated"]
     assert made.training_flop - taught.training_flop == cost_of(cell.job).flop > 0
     assert taught.training_flop == cost_of(teacher).flop
+    assert 0 < made.core_seconds < 60
 
 
 def test_a_record_is_made_from_the_images_that_the_run_has_in_memory(tmp_path, monkeypatch):

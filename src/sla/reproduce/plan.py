@@ -8,10 +8,10 @@ import yaml
 from pydantic import ValidationError
 
 from sla.errors import InputError, shown
-from sla.reproduce.costs import Rate, cost_of, recorded_seconds
+from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.paper import Part
-from sla.reproduce.records import Record, parse_machine
+from sla.reproduce.records import Record, core_seconds
 
 
 class Line(Part):
@@ -61,15 +61,11 @@ def line_jobs(lines: Sequence[Line], scale: str) -> list[list[Job]]:
 def plan_status(
     lines: Sequence[Line], scale: str, records: Mapping[str, Record], rate: Rate
 ) -> list[LineStatus]:
-    """Every line with its own runs; core-hours are hours times threads, of training."""
+    """Every line with its own runs; core-hours are CPU time, where a row has it."""
     found = []
     for line, jobs in zip(lines, line_jobs(lines, scale), strict=True):
         done = [job for job in jobs if job.key in records]
-        spent = sum(
-            (recorded_seconds(job, records) or 0) * parse_machine(records[job.key].machine)[1]
-            for job in done
-            if job.trains
-        )
+        spent = sum(core_seconds(records[job.key]) or 0 for job in done)
         left = sum(cost_of(job).flop for job in jobs if job.key not in records) / rate.flop_per_second
         found.append(LineStatus(line, jobs, len(done), spent / 3600, left / 3600))
     return found

@@ -40,6 +40,7 @@ class Record(BaseModel):
     more: dict[str, Any] = {}  # numbers that only some kinds of job have
     training_flop: float | None = None
     seconds: float | None = None
+    core_seconds: float | None = None  # CPU time, which other work on the machine does not stretch; of one go
     parameters: int | None = None
     machine: str = ""
     versions: dict[str, str] = {}
@@ -72,6 +73,13 @@ class Record(BaseModel):
         """The score of this name: of an inference at the last checkpoint, or one of `more`."""
         value = (self.more | self.scores.get("last", {})).get(name)
         return float(value) if isinstance(value, int | float) else None
+
+
+def core_seconds(record: Record) -> float | None:
+    """Measured, or seconds times threads in rows that have only those."""
+    if record.core_seconds is not None or record.seconds is None:
+        return record.core_seconds
+    return record.seconds * parse_machine(record.machine)[1]
 
 
 def parse_machine(text: str) -> tuple[str, int]:

@@ -17,9 +17,12 @@ from sla.reproduce.paper import Experiment, experiment
 from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
 from sla.reproduce.rule import FAILS, HOLDS, OPEN, RISK, UNTESTED, Judgement, Single, judge, rates, singles
+from sla.reproduce.summary import summary_rows
 from sla.stats import Interval, interval, mean_sd
 
-HEADER = ("", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval")
+PAPER_HEADER = ("", "paper", "gain", "ours", "seeds", "gain", "difference, 95% interval")
+# Smaller scales: gains are compared, levels are not. A small run's accuracy says nothing beside the paper's.
+HEADER = ("", "ours", "seeds", "training accuracy", "our difference, 95% interval", "the paper's difference")
 STUDY_HEADER = ("", "accuracy", "seeds", "training accuracy", "difference, 95% interval")
 FITTED = 95.0  # percent of the training labels; below it a network has not learnt its task
 SHOWN = ("paper", "small")  # scales; smoke only checks that everything runs
@@ -71,6 +74,8 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
     found = {scale: results for scale, results in found.items() if results.values}
     compared = {scale: singles(claims(), row_contrasts(), results) for scale, results in found.items()}
     untested: list[str] = []
+    if "small" in found:
+        yield from _in_short(found["small"])
     for scale, results in found.items():
         judged = judge(claims(), results)
         if any(one.verdict != UNTESTED for one in judged):
@@ -108,11 +113,24 @@ def _summary(records: Mapping[str, Record], found: Mapping[str, Results]) -> str
         f"{flop / 1e15:.3g} PFLOP of training, {hours:.3g} hours, on {'; '.join(machines) or 'nothing'}; "
         f"commits {', '.join(commits) or 'none'}. Everything below is computed from the table of results. "
         "Accuracies are percent on the test images at the last checkpoint; nothing was selected on test "
-        "images. The paper's numbers are as printed. The gain is relative to the row that the paper compares "
-        "with; the difference is in points, "
-        "paired by seed, with Student's 95% interval. Numbers marked as cited were taken by the paper from "
-        "another paper."
+        "images. Differences are in points, to the row that the paper compares with, paired by seed, with "
+        "Student's 95% interval. At small scale the paper's levels are not shown: other networks, fewer "
+        "images and shorter runs make them another experiment; what can be compared is the difference. "
+        f"Training accuracy is on clean training images in evaluation mode, of SLA over joint labels; below "
+        f"{FITTED:g} the network has not learnt its task."
     )
+
+
+def _in_short(results: Results) -> Iterable[Section]:
+    """Does it work, how much, at what cost."""
+    header, rows = summary_rows(results)
+    if rows:
+        words = (
+            "Test accuracy in percent, and the gain in points over the plain classifier of the same training "
+            "cost with its 95% interval over paired seeds. C is the training FLOP of the first row. "
+            "Few training images, a ResNet-9 with 0.4 million parameters, crops and flips."
+        )
+        yield Section("In short", [words], [("In short", header, rows)])
 
 
 def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
@@ -197,27 +215,45 @@ def _points(found: Interval, without: str = "one seed") -> str:
 
 
 def _table(results: Results, name: str) -> Section:
-    found = experiment(name)
+    found, at_paper_scale = experiment(name), results.scale == "paper"
     sized = any(row.kind == "ensemble" for row in found.rows.values())  # parameters matter there
     rows = []
     for column, place in found.columns.items():
         for row_name, row in found.rows.items():
-            printed = found.printed.get(row_name, {}).get(column)
             cell = Place(name, row_name, column)
-            if column in (row.columns or found.columns) and (printed is not None or results.of(cell)):
-                label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
-                ours = _ours(results, found, cell)
-                size = (_parameters(results, cell),) if sized else ()
-                cited = ", cited" if row.cited else ""
-                theirs = (printed.text + cited, printed.gain_text) if printed else ("", "")
-                rows.append((label, *theirs, *ours, *size))
+            printed = at_paper_scale and column in found.printed.get(row_name, {})
+            if column not in (row.columns or found.columns) or not (printed or results.of(cell)):
+                continue
+            label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
+            size = (_parameters(results, cell),) if sized else ()
+            shown = _with_levels if at_paper_scale else _with_gains
+            rows.append((label, *shown(results, found, cell), *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
     picture = f"{name}-{results.scale}.png" if lines else ("toy.png" if name == "toy" else "")
-    header = (*HEADER, "parameters") if sized else HEADER
+    header = PAPER_HEADER if at_paper_scale else HEADER
+    header = (*header, "parameters") if sized else header
     axis = AXES.get(name, ("", ""))
     return Section(title, [words], [(title, header, rows)], found.notes, lines, axis, picture)
+
+
+def _with_levels(results: Results, found: Experiment, cell: Place) -> tuple[str, ...]:
+    """The paper's number and gain, then ours."""
+    printed = found.printed.get(cell.row, {}).get(cell.column)
+    cited = ", cited" if found.rows[cell.row].cited else ""
+    theirs = (printed.text + cited, printed.gain_text) if printed else ("", "")
+    return (*theirs, *_ours(results, found, cell))
+
+
+def _with_gains(results: Results, found: Experiment, cell: Place) -> tuple[str, ...]:
+    """Our number with its training accuracy, then our difference and the paper's, each to its own row."""
+    ours, seeds, _, difference = _ours(results, found, cell)
+    theirs, against = "", found.rows[cell.row].against
+    numbers = [found.printed.get(row, {}).get(cell.column) for row in (cell.row, against or "")]
+    if numbers[0] is not None and numbers[1] is not None:
+        theirs = f"{numbers[0].value - numbers[1].value:+.2f}"
+    return ours, seeds, _training_accuracy(results, cell), difference, theirs
 
 
 def _study(results: Results, name: str) -> Section:

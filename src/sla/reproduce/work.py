@@ -38,7 +38,7 @@ def run_job(job: Job, out: Path, progress: Progress = QUIET, wait: bool = True) 
 
 def _run(job: Job, out: Path, progress: Progress) -> Record:
     folder = folder_of(job, out)
-    start = time.monotonic()
+    start, cpu_start = time.monotonic(), time.process_time()
     values = WORK.get(job.kind, _train)(job, out, progress)
     origin = {"machine": machine_name(), **describe_origin()}
     del origin["command"]
@@ -50,6 +50,7 @@ def _run(job: Job, out: Path, progress: Progress) -> Record:
         seed=job.seed,
         settings=dict(job.settings),
         members=[member.key for member in job.members],
+        core_seconds=round(time.process_time() - cpu_start, 2),
         **origin | {"seconds": round(time.monotonic() - start, 2)} | values,
     )
     with replacing(folder / "record.json") as file:

@@ -1,0 +1,85 @@
+"""The answer in a few rows: what SLA gains, and at which cost; for the page of results and the README."""
+
+from statistics import fmean
+from typing import NamedTuple
+
+from sla.reproduce.paper import experiment
+from sla.reproduce.results import Place, Results
+from sla.stats import Interval, interval
+
+COLUMNS = ("cifar10", "cifar100")
+UNIT = Place("views", "baseline-1", "")  # its training FLOP is 1 C
+
+
+class Line(NamedTuple):
+    """A row of the summary: what it is called, where its numbers are, and the plain row of the same cost."""
+
+    label: str
+    experiment: str
+    row: str
+    against: str | None
+    passes: int  # per image, when it predicts
+
+
+LINES = (
+    Line("plain classifier", "views", "baseline-1", None, 1),
+    Line("SLA, one view of each image per step, aggregated", "views", "k1-1", "baseline-1", 4),
+    Line("plain classifier, trained four times as long", "views", "baseline-4", None, 1),
+    Line("SLA, one view per step, single", "rivals", "sla-single", "baseline", 1),
+    Line("SLA, one view per step, aggregated", "views", "k1-4", "baseline-4", 4),
+    Line("SLA as in the paper, all four views per step, aggregated", "views", "k4-4", "baseline-4", 4),
+)
+
+
+class Found(NamedTuple):
+    """A line in one column: its mean accuracy, how many seeds, and its paired gain in points."""
+
+    accuracy: float
+    seeds: int
+    gain: Interval | None
+
+
+def find(results: Results, line: Line, column: str) -> Found | None:
+    """The numbers of a line; None where it was not run."""
+    place = Place(line.experiment, line.row, column)
+    numbers = results.of(place)
+    if not numbers:
+        return None
+    pairs = results.by_seed(place, place._replace(row=line.against)).values() if line.against else ()
+    return Found(fmean(numbers), len(numbers), interval([a - b for a, b in pairs]) if pairs else None)
+
+
+def cost(results: Results, line: Line) -> float | None:
+    """The training FLOP as a multiple of the plain classifier's, in the first column that has both."""
+    for column in COLUMNS:
+        places = (Place(line.experiment, line.row, column), UNIT._replace(column=column))
+        own, unit = ([r.training_flop for r in results.records.get(p, {}).values()] for p in places)
+        if own and unit and own[0] and unit[0]:
+            return own[0] / unit[0]
+    return None
+
+
+def summary_rows(results: Results) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(header, rows): accuracies in percent with the gain over the plain classifier of the same cost."""
+    columns = [c for c in COLUMNS if any(find(results, line, c) for line in LINES)]
+    labels = [experiment("views").columns[column].label for column in columns]
+    header = ["", "training cost", "passes per image"]
+    header += [name for label in labels for name in (label, "gain at the same training cost")]
+    rows = []
+    for line in LINES:
+        cells = [find(results, line, column) for column in columns]
+        times = cost(results, line)
+        if any(cells):
+            numbers = [text for cell in cells for text in _texts(cell)]
+            rows.append((line.label, f"{times:.2g} C" if times else "", str(line.passes), *numbers))
+    return tuple(header), rows
+
+
+def _texts(cell: Found | None) -> tuple[str, str]:
+    if cell is None:
+        return "", ""
+    gain = ""
+    if cell.gain is not None:
+        ends = f"{cell.gain.low:+.1f} to {cell.gain.high:+.1f}" if cell.seeds > 1 else "one seed"
+        gain = f"{cell.gain.mean:+.1f} ({ends})"
+    return f"{cell.accuracy:.1f}", gain
