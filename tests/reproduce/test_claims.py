@@ -4,6 +4,7 @@ import pytest
 
 from made_records import record_of
 from sla.reproduce.claims import COMPARABLE, NOT_BELOW, claims
+from sla.reproduce.figures import series_of
 from sla.reproduce.jobs import cells_of
 from sla.reproduce.render import render
 from sla.reproduce.results import collect
@@ -152,7 +153,7 @@ def test_what_goes_against_the_paper_is_at_the_top():
     noise = (0.001, -0.001, 0.0)
     numbers = {"baseline": BASE, "da": [b + 5 + n for b, n in zip(BASE, noise, strict=True)]}
     numbers["mt"] = [b - 5 + n for b, n in zip(BASE, noise, strict=True)]
-    top, _, rest = render(rows("table1", numbers))[0].partition("## How a claim is judged")
+    top, _, rest = render(rows("table1", numbers))[0].partition("## Single comparisons")
     names = "; ".join(f"Baseline over DA, {name}" for name in ("CIFAR10", "CIFAR100", "tiny-ImageNet"))
     assert f"Clear after Holm over all 6: {names}." in top
     assert "| Baseline over DA, CIFAR10 | -5.00 (-5.00 to -5.00) | +1.95 | 3 | < 0.001 | < 0.001 |" in top
@@ -177,7 +178,7 @@ def test_the_summary_compares_at_the_same_training_cost():
     found = rows("views", {"baseline-1": [50.0, 52.0], "k1-1": [53.0, 57.0]})
     for key, one in found.items():
         found[key] = one.model_copy(update={"training_flop": 2.0})
-    top = render(found)[0].partition("## How a claim is judged")[0]
+    top = render(found)[0].partition("## What was run")[0]
     # Differences of 3 and 5: their mean is 4, the error 1, and t with one degree of freedom 12.706.
     row = "| 1 C | 4 | 55.0 | +4.0 (-8.7 to +16.7) | 55.0 | +4.0 (-8.7 to +16.7) |"
     assert f"| SLA, one view of each image per step, aggregated {row}" in top
@@ -193,5 +194,7 @@ def test_studies_come_after_the_paper_without_its_columns():
     assert "## Table 1" in paper
     assert "## Table" not in study
     assert "|  | accuracy | seeds | training accuracy | difference, 95% interval |" in study
+    assert "(images/capacity-small.png)" in study
+    assert series_of(collect(found, "small"), "capacity")["sla-"].points == [(2.0, 63.0)]
     assert "Baseline, width 2 | 61.00 ± 1.00 | 3 | 95.00 |  |" in study
     assert "SLA, width 2 | 63.00 ± 1.00 | 3 | 94.50, below 95 | +2.00 (+2.00 to +2.00) |" in study

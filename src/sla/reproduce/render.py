@@ -83,7 +83,6 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
             untested += [f"{_sentence(one)} ({scale} scale)" for one in judged if one.verdict == UNTESTED]
         if compared[scale]:
             yield _surprises(scale, compared[scale])
-    yield Section("How a claim is judged", [RULE, SIMULATED], [("Error rates of the rule", *_rates())])
     for scale, several in compared.items():
         if several:
             yield _compared(f"Single comparisons at {scale} scale", ORIENTED, several)
@@ -96,6 +95,7 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
                 if keys not in shown:  # the toy experiment is the same at both scales
                     shown.append(keys)
                     yield _table(results, name) if part is PAPER else _study(results, name)
+    yield Section("How a claim is judged", [RULE, SIMULATED], [("Error rates of the rule", *_rates())])
     tested = {name for results in found.values() for name in results.tested}
     missing = [title.partition(":")[0] for name, title in PAPER.items() if name not in tested]
     words = f"Tables and figures without any number: {', '.join(missing) or 'none'}."
@@ -268,7 +268,10 @@ def _study(results: Results, name: str) -> Section:
                 rows.append((label, ours, seeds, _training_accuracy(results, cell), difference))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Not in the paper. Accuracies in percent."
-    return Section(title, [words], [(title, STUDY_HEADER, rows)], found.notes)
+    lines = list(series_of(results, name).values())
+    picture = f"{name}-{results.scale}.png" if lines else ""
+    axis = AXES.get(name, ("", ""))
+    return Section(title, [words], [(title, STUDY_HEADER, rows)], found.notes, lines, axis, picture)
 
 
 def _training_accuracy(results: Results, place: Place) -> str:
