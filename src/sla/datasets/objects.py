@@ -74,6 +74,8 @@ class Objects:
         classes: Sequence[str] | None = None,
         columns: tuple[str, str] | None = None,
     ) -> None:
+        if data is None:
+            raise InputError("no data: a folder, a dataset's name, or images and labels: sla.fit(X, y)")
         whole = data[0] if isinstance(data, tuple) and y is None and len(data) == 2 else data
         self.name = kind_name(whole)
         given = {"val": val, "test": test}
