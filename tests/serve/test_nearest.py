@@ -38,7 +38,7 @@ def test_they_are_those_with_the_largest_cosine(client, run, digit, tmp_path):
             row = by_name[one["file"]]
             assert cosines[row] == pytest.approx(one["similarity"], abs=1e-3)
             assert one["class"] == train.classes[train.targets[row]]
-            picture = client.get(one["picture"])
+            picture = client.get(f"/{one['picture']}")
             assert picture.headers["content-type"] == "image/png"
             pixels = np.asarray(Image.open(io.BytesIO(picture.content)))
             assert (pixels == train.read([row]).images[0, 0].numpy()).all()

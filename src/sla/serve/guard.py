@@ -76,14 +76,14 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        if refused := self._refusal(scope["method"], scope["path"], Headers(scope=scope)):
+        if refused := self._refusal(scope["method"], Headers(scope=scope)):
             code, why = refused
             answer = JSONResponse({"error": why}, code, headers={"Connection": "close"})
             await answer(scope, receive, protected)
         else:
             await self.app(scope, counted, protected)
 
-    def _refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.rule.allows(hosts[0]):
             named = " and ".join(hosts)[:100] or "none"
@@ -92,7 +92,7 @@ class Guard:
         if origin is not None and origin.partition("://")[2].lower() != hosts[0].lower():
             return 403, f"a page of {origin[:100]!r} may not use this server"
         site = headers.get("sec-fetch-site", "none")
-        is_link = method == "GET" and path == "/"
+        is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
         if site not in ("same-origin", "none") and not is_link:
             return 403, "a page of another site may not use this server"
         length = headers.get("content-length", "0")

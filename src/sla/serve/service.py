@@ -101,7 +101,7 @@ class Service:
                 "class": known.classes[place],
                 "file": known.names[place],
                 "similarity": round(similarity, 4),
-                "picture": f"/nearest/{place}",
+                "picture": f"nearest/{place}",
             }
             for place, similarity in known.nearest(found.features, self.count)
         ]

@@ -90,7 +90,7 @@ async function ask(picture) {
   for (let tries = 0; ; tries += 1) {
     let response;
     try {
-      response = await fetch(`/api/predict?top=${info.classes.length}`, {
+      response = await fetch(`api/predict?top=${info.classes.length}`, {
         method: "POST", body: picture.file, headers: { "Content-Type": "application/octet-stream" },
       });
     } catch {
@@ -114,7 +114,7 @@ async function correct(picture, label) {
   const saved = picture.card.querySelector(".saved");
   saved.textContent = "saving …";
   try {
-    const response = await fetch("/api/corrections", { method: "POST", body: form });
+    const response = await fetch("api/corrections", { method: "POST", body: form });
     const found = await response.json();
     if (!response.ok) throw new Error(found.error);
     picture.label = found.label;
@@ -302,13 +302,13 @@ async function watchNearest() {
   line.textContent = nearest.note || `The nearest training pictures are being prepared${done}.`;
   if (nearest.state !== "preparing") return;
   await new Promise((resolve) => setTimeout(resolve, 2000));
-  info = await (await fetch("/api/info")).json();
+  info = await (await fetch("api/info")).json();
   watchNearest();
 }
 
 async function start() {
-  info = await (await fetch("/api/info")).json();
-  byId("address").textContent = location.origin;
+  info = await (await fetch("api/info")).json();
+  byId("address").textContent = new URL("api/predict", location.href).href;
   const ofInput = (event) => {
     add([...event.target.files].map((file) => ({
       file, name: file.webkitRelativePath || file.name, inFolder: Boolean(file.webkitRelativePath),
