@@ -5,12 +5,12 @@ import pickle
 import struct
 import threading
 import warnings
-import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from made_images import png
 from refusals import fails
 from sla.errors import InputError
 from sla.images.decode import BadImageError, decode_array, open_rgb, read_format, read_size, shown
@@ -32,14 +32,6 @@ def read(path):
     image = open_rgb(path)
     assert image.mode == "RGB"
     return np.asarray(image)
-
-
-def png(width, height, pixels=b"\0" * 1000, bits=8):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("extension", ["png", "bmp", "tiff", "ppm", "webp"])

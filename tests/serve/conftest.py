@@ -3,10 +3,8 @@
 import contextlib
 import io
 import shutil
-import struct
 import threading
 import urllib.request
-import zlib
 
 import pytest
 import uvicorn
@@ -14,7 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import sla
-from made_images import as_picture
+from made_images import as_picture, png
 from sla.datasets.load import load
 from sla.serve.app import create_app
 from sla.serve.server import address_of, bind
@@ -79,16 +77,6 @@ def digit():
     return make
 
 
-def png_header(width, height):
-    """A PNG of a few bytes that claims to be as large as that."""
-    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = b"IDAT" + zlib.compress(bytes(1000))
-    chunks = (
-        struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in (head, data)
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
 def truncated_jpeg():
     file = io.BytesIO()
     Image.effect_noise((200, 200), 80).save(file, "JPEG")
@@ -99,8 +87,8 @@ JUNK = {
     "truncated.jpg": (truncated_jpeg(), "a damaged image"),
     "archive.zip": (b"PK\x03\x04" + bytes(200), "not an image"),
     "empty.png": (b"", "an empty file"),
-    "bomb.png": (png_header(30_000, 30_000), "claims 900,000,000 pixels, more than the 178,956,970 allowed"),
-    "header.png": (png_header(2**31 - 1, 2**31 - 1), "pixels, more than the"),
+    "bomb.png": (png(30_000, 30_000), "claims 900,000,000 pixels, more than the 178,956,970 allowed"),
+    "header.png": (png(2**31 - 1, 2**31 - 1), "pixels, more than the"),
     "picture.svg": (
         b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
         "not an image",

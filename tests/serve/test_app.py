@@ -189,7 +189,7 @@ def test_the_page_has_nothing_inline(client, copied, ask):
     assert "&lt;img src=x" in page
     assert "<style" not in page
     assert "style=" not in page
-    assert page.count("<script") == page.count('<script src="static/') == 1
+    assert page.count("<script") == page.count('<script src="static/') == 2
 
 
 HERE = "127.0.0.1:8000"
@@ -241,6 +241,11 @@ def test_an_open_server_knows_its_names(run, ask):
             "evil.example": 421,
         }.items():
             assert client.get("/api/health", headers={"host": host}).status_code == code
+        proxied = {"host": "127.0.0.1:8000", "origin": "https://pictures.example"}
+        assert client.get("/api/health", headers=proxied).status_code == 200
+        assert (
+            client.get("/api/health", headers=proxied | {"origin": "https://evil.example"}).status_code == 403
+        )
 
 
 def test_from_python_with_the_images_that_it_still_has(tiny_settings, ask, digit, tmp_path, served_folder):

@@ -66,6 +66,15 @@ def test_the_format_gives_the_extension(kept, digit, kind, extension):
     assert kept.save(digit(0, kind), "cat").endswith(f".{extension}")
 
 
+def test_an_edited_table_removes_nothing_elsewhere(kept, digit, tmp_path):
+    path = kept.save(digit(0), "cat")
+    elsewhere = tmp_path / path.rpartition("/")[2]
+    elsewhere.write_text("mine")
+    kept.csv.write_text(f"path,label\n{elsewhere.name},cat\n")
+    kept.save(digit(0), "dog")
+    assert elsewhere.read_text() == "mine"
+
+
 def test_what_is_refused(kept, digit, monkeypatch):
     refused("unknown class 'cta', did you mean 'cat'?", kept.save, digit(0), "cta")
     refused("not an image", kept.save, b"text", "cat")

@@ -33,7 +33,7 @@ except ImportError:
 
 TOP = 3  # classes in an answer
 SHOWN_CLASSES = 12  # at the top of the page
-STATIC = {"base.css": "text/css", "style.css": "text/css", "page.js": "text/javascript"}
+STATIC = {"css": ("base.css", "style.css"), "javascript": ("choose.js", "page.js")}
 
 
 def create_app(
@@ -97,9 +97,10 @@ def _template() -> Template:
 
 async def _static(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in STATIC:
+    kinds = [kind for kind, names in STATIC.items() if name in names]
+    if not kinds:
         raise HTTPException(404, "nothing of this name")
-    return Response(_packaged(name), media_type=STATIC[name])
+    return Response(_packaged(name), media_type=f"text/{kinds[0]}")
 
 
 @cache

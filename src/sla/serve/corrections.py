@@ -32,7 +32,8 @@ class Corrections:
     def check_label(self, label: str) -> None:
         """Refuse what is no class of the run."""
         if label not in self.classes:
-            raise InputError(f"unknown class {shown(label)!r}{nearest(label, self.classes)}")
+            short = label[:100]
+            raise InputError(f"unknown class {shown(short)!r}{nearest(short, self.classes)}")
 
     def save(self, data: bytes, label: str) -> str:
         """Keep a picture, the bytes of a readable image file, under this class; its path in the run's folder.
@@ -55,11 +56,17 @@ class Corrections:
                 self._write([*rows, [path, escape_cell(label)]])
                 for before, _ in old:
                     if before != path:
-                        (self.folder / before).unlink(missing_ok=True)
+                        self._remove(before)
         except OSError as error:
             raise SLAError(f"{shown(self.folder)}: a correction cannot be written: {reason(error)}") from None
         self.saved += 1
         return path
+
+    def _remove(self, path: str) -> None:
+        """Only what lies among the corrections: the CSV may have been edited."""
+        found = (self.folder / path).resolve()
+        if found.is_relative_to((self.folder / FOLDER).resolve()):
+            found.unlink(missing_ok=True)
 
     def _folder_of(self, label: str) -> str:
         """The class's name where it can be that of a folder."""

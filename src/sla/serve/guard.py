@@ -31,13 +31,19 @@ class HostRule:
     """
 
     def __init__(self, host: str = "127.0.0.1", names: Iterable[str] = ()) -> None:
-        self.names = {"localhost", host.lower(), *(name.lower() for name in names)}
+        self.given = {name.lower() for name in names}
+        self.names = {"localhost", host.lower(), *self.given}
         self.is_open = not is_loopback(host)
 
     def allows(self, host: str) -> bool:
         """Whether a Host header is one of ours."""
         name = _host_name(host)
         return name in self.names or (_is_number(name) and (self.is_open or is_loopback(name)))
+
+    def allows_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin is ours: a proxy may have replaced the Host header by its own."""
+        place = origin.partition("://")[2]
+        return place.lower() == host.lower() or _host_name(place) in self.given
 
 
 def is_loopback(host: str) -> bool:
@@ -89,7 +95,7 @@ class Guard:
             named = " and ".join(hosts)[:100] or "none"
             return 421, f"this server is not called {named!r}; sla serve --allow-host NAME allows a name"
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != hosts[0].lower():
+        if origin is not None and not self.rule.allows_origin(origin, hosts[0]):
             return 403, f"a page of {origin[:100]!r} may not use this server"
         site = headers.get("sec-fetch-site", "none")
         is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"

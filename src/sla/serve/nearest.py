@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sla.disk import reason
-from sla.errors import InputError, SLAError, shown
+from sla.errors import InputError, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import content_keys, dataset_keys
 from sla.images.store import Dataset, Pixels, spread
@@ -94,9 +94,9 @@ class NearestPictures:
                 _write_cache(file, self.found, self.progress)
         except (StoppedError, CancelledError):
             pass  # the server ends
-        except (SLAError, OSError) as error:
-            why = reason(error) if isinstance(error, OSError) else str(error)
-            self.note = f"no nearest training pictures: {why}"
+        except Exception as error:  # the answers do without
+            why = reason(error) if isinstance(error, OSError) else " ".join(str(error).split())
+            self.note = f"no nearest training pictures: {why or type(error).__name__}"
             self.progress.message(self.note)
 
     def _compute(self) -> Neighbours:
@@ -149,7 +149,10 @@ class _Watched(Progress):
 def thumbnail(image: Tensor, aspect: float) -> bytes:
     """A small file of a stored picture, uint8 (C, H, W), in its original proportions."""
     file, tiny = io.BytesIO(), max(image.shape[1:]) < TINY
-    draw(image, None if tiny else aspect, EDGE).save(file, "PNG" if tiny else "JPEG", quality=85)
+    if tiny:
+        draw(image).save(file, "PNG")
+    else:
+        draw(image, aspect, EDGE).convert("RGB").save(file, "JPEG", quality=85)
     return file.getvalue()
 
 

@@ -21,38 +21,10 @@ function element(tag, text, kind) {
   return made;
 }
 
-// ---- Choosing pictures
-
-async function filesOfDrop(items) {
-  const entries = [...items].map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile()).filter(Boolean);
-  const found = [];
-  for (const entry of entries) await collect(entry, "", found, false);
-  return found;
-}
-
-async function collect(entry, path, found, inFolder) {
-  if (entry instanceof File) {
-    found.push({ file: entry, name: entry.name, inFolder });
-  } else if (entry.isFile) {
-    const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
-    found.push({ file, name: path + file.name, inFolder });
-  } else if (entry.isDirectory) {
-    const reader = entry.createReader();
-    for (;;) { // a call gives some of them; the last one none
-      const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
-      if (!some.length) break;
-      for (const one of some) await collect(one, `${path}${entry.name}/`, found, true);
-    }
-  }
-}
-
-function isPicture(one) { // in a folder there are other files too; a file that was chosen is always asked about
-  const extension = one.name.split(".").pop().toLowerCase();
-  return !one.inFolder || (info.extensions.includes(extension) && !/(^|\/)\./.test(one.name));
-}
+// ---- Choosing pictures (what a drop has is collected in choose.js)
 
 function add(chosen) {
-  const wanted = chosen.filter(isPicture).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+  const wanted = chosen.filter((one) => isPicture(one, info.extensions)).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
   const room = Math.max(MOST - pictures.length, 0);
   for (const one of wanted.slice(0, room)) {
     const picture = { ...one, card: makeCard(one), answer: null, error: null, label: null };
@@ -169,6 +141,7 @@ function bar(name, share) {
   const row = element("li");
   const track = element("span", undefined, "track");
   track.style.setProperty("--share", share);
+  row.title = name;
   row.append(element("span", name, "name"), track, element("span", percent(share), "share"));
   return row;
 }
