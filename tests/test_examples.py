@@ -2,17 +2,12 @@
 
 import importlib.util
 import io
-import json
 import os
 import re
 import runpy
 import socket
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -122,19 +117,17 @@ def test_ddp_loop(tmp_path):
     assert ended[1][0] == ""
 
 
-def test_serve(finished_run):
+def test_serve(finished_run, tmp_path, monkeypatch):
+    testclient = pytest.importorskip("starlette.testclient")
+    monkeypatch.setenv("SLA_DATA", str(tmp_path))
     served = runpy.run_path(str(EXAMPLES / "serve.py"))
-    run = sla.Run(finished_run.folder)
     image = Image.fromarray(load("digits").test.read([0]).images[0, 0].numpy())
     file = io.BytesIO()
     image.save(file, "png")
-    with ThreadingHTTPServer(("127.0.0.1", 0), served["handler"](run)) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        with urllib.request.urlopen(address, file.getvalue()) as answer:
-            found = json.load(answer)["classes"]
-        assert found[0]["class"] == run.predict([image]).names[0]
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(address, b"no picture")
-        assert refused.value.code == 400
-        server.shutdown()
+    with testclient.TestClient(served["make_app"](finished_run.folder), "http://127.0.0.1") as client:
+        assert client.get("/").text == "a program of your own"
+        found = client.post("/pictures/api/predict?min_confidence=0", content=file.getvalue()).json()
+        assert found["class"] == sla.Run(finished_run.folder).predict([image]).names[0]
+        assert client.post("/pictures/api/predict", content=b"no picture").status_code == 400
+        assert 'href="static/style.css"' in client.get("/pictures/").text
+        assert client.get("/pictures/static/style.css").status_code == 200

@@ -63,6 +63,7 @@ MAY_IMPORT["session"] = {"core", "datasets", "disk", "images", "plugins", "progr
 MAY_IMPORT["compare"] = {"core", "datasets", "disk", "images", "progress", "runs", "stats", "tasks"}
 MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}
 MAY_IMPORT["report"] = MAY_IMPORT["compare"] | {"compare", "datasets", "demo", "sampling"}
+MAY_IMPORT["serve"] = MAY_IMPORT["tasks"] | {"tasks", "report"}
 MAY_IMPORT["reproduce"] = MAY_IMPORT["tasks"] | {"tasks", "session", "compare", "recipes", "report"}
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # it stands on top of all
 MAY_IMPORT["__main__"] = {"cli"}

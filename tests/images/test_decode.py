@@ -5,15 +5,15 @@ import pickle
 import struct
 import threading
 import warnings
-import zlib
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from made_images import png
 from refusals import fails
 from sla.errors import InputError
-from sla.images.decode import BadImageError, decode_array, open_rgb, read_size, shown
+from sla.images.decode import BadImageError, decode_array, open_rgb, read_format, read_size, shown
 
 
 def gradient(height=6, width=8):
@@ -32,14 +32,6 @@ def read(path):
     image = open_rgb(path)
     assert image.mode == "RGB"
     return np.asarray(image)
-
-
-def png(width, height, pixels=b"\0" * 1000, bits=8):
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("extension", ["png", "bmp", "tiff", "ppm", "webp"])
@@ -293,3 +285,22 @@ def test_pillows_warnings_stay_inside_and_filters_as_they_were(tmp_path, monkeyp
         assert warnings.filters == before
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     fails(BadImageError, "claims 600 pixels", open_rgb, path)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "GIF", "WEBP", "BMP", "PPM"])
+def test_files_in_memory_are_read_as_those_on_disk(tmp_path, kind):
+    path = save(tmp_path / "a", Image.fromarray(gradient(60, 80)), format=kind)
+    opened = io.BytesIO(path.read_bytes())
+    (pixels, aspect), expected = decode_array(opened, (16, 16)), decode_array(path, (16, 16))
+    assert (pixels == expected[0]).all()
+    assert aspect == expected[1] == pytest.approx(80 / 60)
+    assert read_size(io.BytesIO(path.read_bytes())) == (60, 80)
+    assert read_format(path) == read_format(io.BytesIO(path.read_bytes())) == kind
+
+
+def test_what_is_wrong_with_a_file_in_memory():
+    fails(BadImageError, "image: an empty file", decode_array, io.BytesIO(b""), (8, 8))
+    named = io.BytesIO(b"text")
+    named.name = "a.jpg"
+    fails(BadImageError, r"a.jpg: not an image \(JPEG", open_rgb, named)
+    fails(BadImageError, "more than the", read_format, io.BytesIO(png(50_000, 50_000)))

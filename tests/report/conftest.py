@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from browser import CHROMIUM, FLAGS
 from sla.compare.comparison import Comparison, Entry
 from sla.datasets.load import load
 from sla.images.store import Dataset
@@ -21,7 +22,6 @@ from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.run import Run
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\"'&"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Page(HTMLParser):
@@ -131,9 +131,7 @@ def browse(tmp_path):
     def visit(source, *options):
         file, log = tmp_path / "page.html", tmp_path / "net.json"
         file.write_text(source, encoding="utf-8")
-        quiet = "no-first-run disable-background-networking disable-component-update disable-sync"
-        flags = f"headless no-sandbox disable-gpu disable-quic hide-scrollbars {quiet}".split()
-        command = [CHROMIUM, *(f"--{flag}" for flag in flags), f"--user-data-dir={tmp_path / 'profile'}"]
+        command = [CHROMIUM, *(f"--{flag}" for flag in FLAGS), f"--user-data-dir={tmp_path / 'profile'}"]
         command.append("--host-resolver-rules=MAP * ~NOTFOUND")  # no network for the browser itself either
         command += ["--dump-dom", "--enable-logging=stderr", "--v=0", f"--log-net-log={log}", *options]
         done = subprocess.run([*command, file.as_uri()], capture_output=True, text=True, timeout=120)

@@ -1,5 +1,8 @@
 """Batches of made-up images, and the way between tensors and Pillow's pictures."""
 
+import struct
+import zlib
+
 import numpy as np
 import torch
 from PIL import Image
@@ -24,3 +27,13 @@ def as_tensor(picture):
 def through(op, images, step=0):
     """Images of shape 1 : 1 through an operation or a pipeline."""
     return op(images, Draws(0, step, len(images)), torch.ones(len(images)))
+
+
+def png(width, height, pixels=b"\0" * 1000, bits=8):
+    """The bytes of a PNG whose header says this size, whatever the pixels are."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")

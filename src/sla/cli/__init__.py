@@ -21,6 +21,7 @@ from sla.cli import (
     predict,
     report,
     reproduce,
+    serve,
     train,
     views,
 )
@@ -45,6 +46,7 @@ app.command(cls=WithOldNames)(report.report)
 app.command(cls=WithOldNames)(compare.compare)
 app.command()(views.views)
 app.command(cls=WithOldNames)(export.export)
+app.command()(serve.serve)
 app.command()(demo.demo)
 app.add_typer(fewshot.app, name="fewshot")
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
-
-UNSURE = "unsure"
+from sla.runs.answers import answer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +96,7 @@ def print_answers(
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-    answers = [each[0][0] if each[0][1] >= least else UNSURE for each in named]
+    answers = [answer_of(*each[0], least) for each in named]
     if form == "table":
         rows = [
             (path, *([answer] if least else []), *(f"{name} {100 * value:.1f}%" for name, value in each))

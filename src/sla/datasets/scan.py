@@ -10,6 +10,7 @@ import numpy as np
 
 from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.index import Index, IndexBuilder, load_index, save_index, stamp
+from sla.datasets.spreadsheet_cells import unescape_cell
 from sla.errors import InputError, nearest, shown
 from sla.images.cache_paths import index_file
 from sla.images.paths import Paths
@@ -196,7 +197,7 @@ def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
                     where = f"{shown(path)} line {rows.line_num}"
                     raise InputError(f"{where}: {len(row)} fields, but the header has {len(columns)}")
                 name = "train" if split is None else row[split].strip().lower()
-                yield rows.line_num, row[image], row[label].strip(), name
+                yield rows.line_num, row[image], unescape_cell(row[label].strip()), name
         except UnicodeDecodeError:
             raise InputError(f"{shown(path)}: not UTF-8 text; save the CSV as UTF-8") from None
         except csv.Error as error:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -32,6 +33,8 @@ UPRIGHT = {
 TURNED = (5, 6, 7, 8)  # width and height are exchanged
 PILLOW_WARNINGS = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
+Source = str | Path | BinaryIO  # an image file, or an opened one, in memory or on disk
+
 
 class BadImageError(InputError):
     """A file that cannot be read as an image: its path, the reason, and perhaps a hint what to do."""
@@ -44,7 +47,7 @@ class BadImageError(InputError):
         return type(self), (self.path, self.reason, self.hint)  # it is sent from worker processes
 
 
-def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+def open_rgb(path: Source, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image upright (EXIF) as 8-bit RGB at its own size; transparency becomes white.
 
     Raises BadImageError for whatever is not an image, from the header alone if it claims too many pixels.
@@ -54,13 +57,19 @@ def open_rgb(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         return _upright(as_rgb(image), _orientation(image))
 
 
-def read_size(path: str | Path, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
+def read_size(path: Source, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
     """(height, width) from the header alone, before any EXIF rotation."""
     with _opened(path, max_pixels) as image:
         return image.height, image.width
 
 
-def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, float]:
+def read_format(path: Source) -> str:
+    """One of FORMATS, from the header alone."""
+    with _opened(path, MAX_PIXELS) as image:
+        return str(image.format)
+
+
+def decode_array(path: Source, size: tuple[int, int]) -> tuple[np.ndarray, float]:
     """The image resized to (H, W), ignoring aspect ratio: uint8 (3, H, W); and its width / height before."""
     edge = int(max(size) * REDUCING_GAP)
     with _opened(path, MAX_PIXELS) as image:
@@ -78,18 +87,20 @@ def decode_array(path: str | Path, size: tuple[int, int]) -> tuple[np.ndarray, f
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(source: Source, max_pixels: int) -> Iterator[Image.Image]:
     """The opened file, no larger than allowed; every error inside the block becomes a BadImageError."""
+    path = os.fspath(source) if isinstance(source, str | Path) else None
+    name: str = path if path is not None else getattr(source, "name", "image")
     with _quiet():
         try:
-            with Image.open(os.fspath(path), formats=FORMATS) as image:
+            with Image.open(path or source, formats=FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    raise BadImageError(path, _too_large(image.width * image.height, max_pixels))
+                    raise BadImageError(name, _too_large(image.width * image.height, max_pixels))
                 yield image
         except BadImageError:
             raise
         except Exception as error:  # a damaged file makes Pillow's readers raise nearly anything
-            raise BadImageError(path, _reason(path, error, max_pixels)) from None
+            raise BadImageError(name, _reason(source, error, max_pixels)) from None
 
 
 @contextlib.contextmanager
@@ -108,17 +119,23 @@ def _quiet() -> Iterator[None]:
             filters.remove(PILLOW_WARNINGS)
 
 
-def _reason(path: str | Path, error: Exception, max_pixels: int) -> str:
+def _reason(source: Source, error: Exception, max_pixels: int) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return reason(error)
     if isinstance(error, Image.DecompressionBombError) and (pixels := re.search(r"\d+", str(error))):
         return _too_large(int(pixels[0]), max_pixels)
     if isinstance(error, Image.UnidentifiedImageError):
-        if os.path.getsize(path) == 0:
+        if _is_empty(source):
             return "an empty file"
         return f"not an image ({', '.join(FORMATS)} are read)"
     text = " ".join(str(error).split()) or type(error).__name__
     return f"a damaged image ({text})"
+
+
+def _is_empty(source: Source) -> bool:
+    if isinstance(source, str | Path):
+        return os.path.getsize(source) == 0
+    return source.seek(0, os.SEEK_END) == 0
 
 
 def _too_large(pixels: int, max_pixels: int) -> str:

@@ -32,18 +32,23 @@ def picture(image: Tensor, description: str, aspect: float | None = None, most: 
     `aspect` is the width / height to resize to, `most` the longest edge. Of channels that are not 1, 3 or 4
     the first is shown.
     """
-    channels, height, width = image.shape
+    file = io.BytesIO()
+    draw(image, aspect, most).save(file, "PNG")
+    data = base64.b64encode(file.getvalue()).decode()
+    kind = Markup(' class="pixels"') if max(image.shape[1:]) < TINY else ""
+    return Markup('<img alt="{}"{} src="data:image/png;base64,{}">').format(description, kind, data)
+
+
+def draw(image: Tensor, aspect: float | None = None, most: int | None = None) -> Image.Image:
+    """The same as a Pillow image."""
+    channels, height, _ = image.shape
     array = (image if channels in (1, 3, 4) else image[:1]).cpu().to(torch.uint8).permute(1, 2, 0).numpy()
     drawn = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
     if aspect is not None:
         drawn = drawn.resize((round(height * min(max(aspect, 1 / WIDEST), WIDEST)) or 1, height))
     if most is not None:
         drawn.thumbnail((most, most))
-    file = io.BytesIO()
-    drawn.save(file, "PNG")
-    data = base64.b64encode(file.getvalue()).decode()
-    kind = Markup(' class="pixels"') if max(height, width) < TINY else ""
-    return Markup('<img alt="{}"{} src="data:image/png;base64,{}">').format(description, kind, data)
+    return drawn
 
 
 def short_name(name: str) -> str:

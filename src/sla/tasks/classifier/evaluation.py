@@ -121,7 +121,7 @@ def infer(
                     views.append(taken.cpu())
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
-    logits = {inference: _finite(torch.cat(values), inference) for inference, values in found.items()}
+    logits = {inference: check_finite(torch.cat(values), inference) for inference, values in found.items()}
     return Outputs(
         logits,
         torch.as_tensor(dataset.targets),
@@ -155,11 +155,11 @@ def infer_crops(
     for batch in iterate_eval(model, dataset, **passing):
         crops = (pipeline(batch.images, batch.draws, batch.aspect) for pipeline in pipelines)
         found.append(torch.stack([model.logits(crop, inference) for crop in crops]).mean(0).float().cpu())
-    return _finite(torch.cat(found), inference)
+    return check_finite(torch.cat(found), inference)
 
 
-def _finite(logits: Tensor, inference: str) -> Tensor:
-    """The logits (n, N), refused where one is no finite number."""
+def check_finite(logits: Tensor, inference: str) -> Tensor:
+    """The same logits (n, N), refused where one is no finite number."""
     bad = int((~logits.isfinite()).any(1).sum())
     if bad:
         raise SLAError(

@@ -1,0 +1,1 @@
+"""A run behind HTTP: a page for people and JSON for programs."""

@@ -1,0 +1,77 @@
+"""Pictures through the model of a run: probabilities, what each view says, and features, from one pass."""
+
+import io
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sla.anytime import settle
+from sla.images.decode import decode_array
+from sla.images.store import Pixels
+from sla.inference import check_inference
+from sla.sampling.draws import Draws
+from sla.tasks.classifier.evaluation import check_finite
+from sla.tasks.classifier.run import Run
+
+
+class Answer(NamedTuple):
+    """What the model says about one picture."""
+
+    probabilities: Tensor  # (N,), calibrated
+    views: Tensor | None  # (M, N): what each view alone says; None if the method does not aggregate views
+    features: Tensor  # (D,), of length 1
+
+
+class Predictor:
+    """The model of a run, in eval mode; only one thread may use it."""
+
+    def __init__(self, run: Run, inference: str | None = None) -> None:
+        self.run, self.model = run, run.model.eval()
+        self.inference = inference or run.model.method.headline
+        check_inference(self.inference, run.model.inferences)
+        self.pipeline = run.pipeline
+
+    @property
+    def view_names(self) -> tuple[str, ...]:
+        """Of the views that answer separately; none if the method does not aggregate views."""
+        return self.model.method.views.names if self.model.aggregates_by_view else ()
+
+    def decode(self, data: bytes) -> Pixels:
+        """The bytes of an image file as the training images were read, (1, 3, H, W); in any thread."""
+        stored = self.run.preprocessing.stored_size
+        pixels, aspect = decode_array(io.BytesIO(data), (stored, stored))
+        return Pixels(torch.from_numpy(pixels)[None], torch.tensor([aspect]))
+
+    @torch.inference_mode()
+    def answer(self, pixels: Pixels) -> list[Answer]:
+        """What the model says about each picture."""
+        model, images = self.model, self._prepare(pixels)
+        aggregates = "aggregated" in model.method.inferences
+        features = model.view_features(images) if aggregates else model.features(images)
+        plain = features[:: len(model.method.views)] if aggregates else features
+        by_view = model.view_logits(features) if self.view_names else None
+        if self.inference == "anytime":
+            assert by_view is not None
+            assert model.anytime_rule is not None
+            logits = settle(by_view, model.anytime_rule).logits
+        else:
+            logits = model.logits_of_features(features)[self.inference]
+        found = self._calibrated(check_finite(logits, self.inference), self.inference)
+        views = None if by_view is None else self._calibrated(by_view, "single")
+        unit = F.normalize(plain.float(), dim=-1)
+        return [
+            Answer(found[row], None if views is None else views[row], unit[row]) for row in range(len(found))
+        ]
+
+    @torch.inference_mode()
+    def features(self, pixels: Pixels) -> Tensor:
+        """(B, D), each of length 1."""
+        return F.normalize(self.model.features(self._prepare(pixels)).float(), dim=-1)
+
+    def _prepare(self, pixels: Pixels) -> Tensor:
+        return self.pipeline(pixels.images, Draws(0, 0, len(pixels.images)), pixels.aspect)
+
+    def _calibrated(self, logits: Tensor, inference: str) -> Tensor:
+        return (logits / self.run.temperatures.get(inference, 1.0)).softmax(-1)
