@@ -36,7 +36,7 @@ def rows(images, width=5, seed=0):
     return torch.randn(2 * images, width, generator=torch.Generator().manual_seed(seed))
 
 
-@given(st.integers(2, 6), st.integers(1, 8), st.sampled_from([0.1, 0.5, 1.0, 3.0]), st.integers(0, 10**6))
+@given(st.integers(2, 4), st.integers(1, 8), st.sampled_from([0.1, 0.5, 1.0, 3.0]), st.integers(0, 10**6))
 def test_it_is_a_double_loop_over_rows(images, width, temperature, seed):
     ours, theirs = (rows(images, width, seed).requires_grad_() for _ in range(2))
     loss, expected = sla.nt_xent_loss(ours, temperature), by_hand(theirs, temperature)
@@ -98,7 +98,8 @@ def test_what_cannot_be_is_refused(arguments, words):
 def test_half_precision_does_not_lose_the_loss():
     embeddings = rows(64, 32) * 100
     whole = sla.nt_xent_loss(embeddings.bfloat16().float(), 0.1).item()
-    assert sla.nt_xent_loss(embeddings.bfloat16(), 0.1).item() == pytest.approx(whole, rel=1e-6)
+    with torch.autocast("cpu", torch.bfloat16):  # the product of similarities too
+        assert sla.nt_xent_loss(embeddings.bfloat16(), 0.1).item() == pytest.approx(whole, rel=1e-6)
 
 
 NET = """

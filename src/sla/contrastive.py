@@ -34,10 +34,11 @@ def contrast_logits(
     """
     everyone = embeddings if everyone is None else everyone
     _check(embeddings, everyone, first, temperature)
-    # In float32 whatever the network's precision: a half has three digits, and exp magnifies.
-    queries, keys = (F.normalize(rows.float(), dim=1) for rows in (embeddings, everyone))
     own = torch.arange(first, first + len(embeddings), device=embeddings.device)
-    logits = (queries @ keys.T / temperature).scatter(1, own.unsqueeze(1), -math.inf)
+    # In float32 whatever the network's precision: a half has three digits, and exp magnifies.
+    with torch.autocast(embeddings.device.type, enabled=False):
+        queries, keys = (F.normalize(rows.float(), dim=1) for rows in (embeddings, everyone))
+        logits = (queries @ keys.T / temperature).scatter(1, own.unsqueeze(1), -math.inf)
     return logits, own ^ 1  # rows 2i and 2i + 1 are views of one image
 
 

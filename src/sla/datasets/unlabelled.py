@@ -1,4 +1,4 @@
-"""Images without labels: every picture below a folder, or those of a labelled source for their own sake."""
+"""Images without labels: every picture below a folder, and which sources have labels."""
 
 from pathlib import Path
 

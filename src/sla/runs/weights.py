@@ -69,6 +69,12 @@ def with_origin(config: Tree) -> Tree:
     return config
 
 
+def origin_resolution(config: TrainingConfig) -> int | None:
+    """The pixels per side at which the weights that a run starts from were trained, where that is known."""
+    origin = find_origin(config.model.weights or "none")
+    return origin.seen.resolution if origin and origin.seen else None
+
+
 def warn_of_other_input(config: TrainingConfig) -> None:
     """Warn where the weights that a run starts from saw pictures of another size, or other pixel values."""
     weights, model = config.model.weights, config.model

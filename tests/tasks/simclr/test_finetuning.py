@@ -1,6 +1,7 @@
 """Pre-training on a folder of pictures, and the runs that start from its weights."""
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sla.datasets.load import load
 from sla.errors import SLAWarning
 from sla.model_file import read_model_file
 from sla.runs.checkpoint import find_checkpoint
+from sla.runs.signals import StoppedError
 from sla.runs.weights import find_origin
 from sla.sampling.protocols import limited
 from sla.session import train
@@ -130,6 +132,34 @@ def test_labels_that_judge_must_be_labels(folders, stopped, tmp_path):
     words = ("pretrain", folders / "labelled", "--out", tmp_path / "run", "--labelled")
     assert "no labels: data.labelled needs a folder per class" in stopped(2, *words, folders / "flat")
     assert "none is left to train on" in stopped(2, *words, folders / "labelled")
+
+
+def test_a_stopped_run_on_folders_resumes_with_their_images(folders, tmp_path, stop_at):
+    """Those that are left out of training, for they are labelled too, are still left out."""
+    data = {"source": str(folders / "flat"), "labelled": str(folders / "labelled"), "images": 40}
+    tree = {"task": "simclr", "data": data, "model": {"backbone": "convnet4", "options": {"width": 8}}}
+    config = make_config(tree | {"run": {"iterations": 4, "batch_size": 8, "evaluations": 1}})
+    warnings.filterwarnings("ignore", "2 of 80 images are in", SLAWarning)
+    with pytest.raises(StoppedError, match="stopped after step 2 of 4; to continue: sla train --resume"):
+        train(config, tmp_path / "run", progress=stop_at(2))
+    sla_command("train", "--resume", "--out", tmp_path / "run")
+    once = train(config, tmp_path / "once")
+    on = sla.open_run(tmp_path / "run")
+    assert on.record.count("train") == 40
+    for name, value in once.model.state_dict().items():
+        assert torch.equal(on.model.state_dict()[name], value), name
+
+
+def test_images_from_python(tmp_path):
+    """Labels are asked for by `sla.fit`; one for all means none."""
+    images = DIGITS.train.read(range(40)).images
+    small = {"model__backbone": "convnet4", "model__options": {"width": 8}, "run__iterations": 2}
+    run = sla.fit(images, [0] * 40, tmp_path / "run", task="simclr", run__batch_size=8, **small)
+    assert run.result["images"] == {"train": 40}
+    assert run.config.optimizer.learning_rate == 8 / 512
+    adam = {"optimizer__name": "adamw", "run__batch_size": 8}
+    run = sla.fit(images, [0] * 40, tmp_path / "adamw", task="simclr", **adam, **small)
+    assert run.config.optimizer.learning_rate == pytest.approx(8 / 512_000)
 
 
 def test_a_dry_run_writes_nothing(folders, tmp_path, monkeypatch):

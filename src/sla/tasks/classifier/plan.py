@@ -31,7 +31,7 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
-from sla.runs.weights import find_origin, warn_of_other_input, with_origin
+from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
@@ -148,8 +148,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    origin = find_origin(config.model.weights or "none")
-    resolution = origin.seen.resolution if origin and origin.seen else resolution
+    resolution = origin_resolution(config) or resolution
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
     config = _choose_stages(config, reasons)
     own = own_resolution(config) or resolution

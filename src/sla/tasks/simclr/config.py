@@ -59,7 +59,9 @@ class SimCLROptimizer(OptimizerConfig):
 
     name: Literal["sgd", "adamw"] = Field("sgd", description="sgd or adamw")
     learning_rate: float | None = Field(
-        None, gt=0, description="peak; default: batch_size / 512, a tenth of that from given weights"
+        None,
+        gt=0,
+        description="peak; default: batch_size / 512, of adamw / 512,000; a tenth from given weights",
     )
     nesterov: bool = Field(False, description="Nesterov momentum of sgd")
     weight_decay: float | None = Field(1e-4, ge=0, description="as torch's optimiser defines it")

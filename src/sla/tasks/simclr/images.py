@@ -19,7 +19,6 @@ from sla.progress import QUIET, Progress
 from sla.runs.defaults import native_size
 from sla.sampling.draws import seed_of
 from sla.sampling.protocols import hold_out
-from sla.tasks.classifier.split import same_classes
 from sla.tasks.simclr.config import SimCLRConfig, SimCLRData
 
 
@@ -64,7 +63,7 @@ def choose_images(
         train = _without(train, val, shown(data.labelled))
         reasons.append(f"{len(val):,} labelled images of {shown(data.labelled)} judge the features")
     elif pool.num_classes > 1 and splits.val is not None:
-        val = same_classes(splits.val, pool.classes)
+        val = splits.val
         reasons.append(f"the {len(val):,} labelled images of val judge the features")
     elif pool.num_classes > 1 and data.hold_out:
         train, val = hold_out(train, data.hold_out, seed=data.hold_out_seed)

@@ -24,13 +24,13 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
-from sla.runs.weights import warn_of_other_input, with_origin
+from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.simclr.config import SimCLRConfig
 from sla.tasks.simclr.images import choose_images, find_size, load_images
 
-BATCH = {"tiny": 512, "photographs": 256}  # on a GPU; half of that on a CPU
+BATCH = {("tiny", "cpu"): 256, ("tiny", "gpu"): 512, ("photographs", "cpu"): 64, ("photographs", "gpu"): 256}
 EPOCHS, LEAST_STEPS = 100.0, 1000  # few images need more passes
-RATE_BATCH = 512  # the batch whose learning rate is 1
+RATES, RATE_BATCH = {"sgd": 1.0, "adamw": 1e-3}, 512  # learning rates, and the batch that they are for
 
 
 def make_plan(
@@ -58,26 +58,25 @@ def make_plan(
     train, val, pool, holds_out = choose_images(config, splits, reasons, progress)
     config = _choose_training(config, len(train), native, reasons)
     _check(config, len(train))
-    test = splits.test if splits.train.num_classes > 1 else None
+    test = splits.test if splits.test is not None and splits.test.classes == train.classes else None
     return Plan(config, train, val, test, tuple(reasons), pool, holds_out)
 
 
 def _choose_model(config: SimCLRConfig, native: int, grey: bool, reasons: list[str]) -> SimCLRConfig:
-    """Backbone, weights, resolution, stored size and augmentation: as a classifier's run would choose them.
-
-    So that `sla train` on pictures of the same kind can start from the result.
-    """
+    """Backbone, weights, resolution, stored size and augmentation."""
     slow, large = config.run.device == "cpu", native > TINY
     usual = ("efficientnet_lite0" if has_pretrained() and not grey else "resnet18") if large else ""
     chosen = config.model.backbone or usual or ("resnet20" if slow else "resnet32")
     published = large and not grey and has_pretrained(chosen)
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if published else "none")
-    size = min(128 if slow else 224, max(96, native // 32 * 32)) if large else native
-    config = fill_missing(config, "model", resolution=size)
+    size = (96 if slow else min(224, max(96, native // 32 * 32))) if large else native
+    config = fill_missing(config, "model", resolution=(origin_resolution(config) if large else None) or size)
     seen = config.model.resolution or size
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7) if large else native)
-    start = "from scratch" if config.model.weights == "none" else f"from {config.model.weights} weights"
+    start = {"none": "from scratch", "pretrained": "from pretrained weights"}.get(
+        config.model.weights or "", f"from {config.model.weights}"
+    )
     reasons.append(f"{config.model.backbone} {start}, at {seen} pixels, on {config.run.device}")
     # Small crops of small pictures show nothing. Grey pictures are mostly characters: no mirror images.
     augment = "resized(0.08), flip, jitter(0.8, 0.8, 0.8, 0.2, 0.8), grey(0.2)"
@@ -90,12 +89,13 @@ def _choose_model(config: SimCLRConfig, native: int, grey: bool, reasons: list[s
 
 def _choose_training(config: SimCLRConfig, images: int, native: int, reasons: list[str]) -> SimCLRConfig:
     """Batch, learning rate, and how long."""
-    usual = BATCH["tiny" if native <= TINY else "photographs"] // (2 if config.run.device == "cpu" else 1)
+    kind, device = "tiny" if native <= TINY else "photographs", "cpu" if config.run.device == "cpu" else "gpu"
     processes = process_numbers().world_size
-    batch = max(min(usual, images // 4) // processes, 2) * processes
+    batch = max(min(BATCH[kind, device], images // 4) // processes, 2) * processes
     config = fill_missing(config, "run", batch_size=batch)
     batch = config.run.batch_size or batch
-    rate = batch / RATE_BATCH * (1.0 if config.model.weights == "none" else 0.1)
+    rate = RATES[config.optimizer.name] * batch / RATE_BATCH
+    rate *= 1.0 if config.model.weights == "none" else 0.1
     config = fill_missing(config, "optimizer", learning_rate=rate, backbone_factor=1.0, weight_decay=1e-4)
     run = config.run
     if run.iterations is None and run.epochs is None and run.minutes is None:
