@@ -35,6 +35,7 @@ _HOME = {
         "logit_adjusted_loss",
     ),
     "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
+    "contrastive": ("nt_xent_loss",),
     "methods": (
         "SLA",
         "Baseline",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:  # `as` says that a name is exported; type checkers cannot com
     from sla.backbones import list_backbones as list_backbones
     from sla.classifier import Classifier as Classifier
     from sla.classifier import Prediction as Prediction
+    from sla.contrastive import nt_xent_loss as nt_xent_loss
     from sla.criteria import CrossEntropy as CrossEntropy
     from sla.criteria import cross_entropy as cross_entropy
     from sla.datasets.objects import Objects as Objects

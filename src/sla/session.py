@@ -159,7 +159,7 @@ def fit(
             labels, a mapping of splits, `Splits`. docs/library.md says what images and labels can be.
         y: the labels of images that are an array, a tensor or a list. A path here is taken as `out`.
         out: the run's folder; `runs/<name>` by default.
-        task: classifier, or fewshot.
+        task: classifier, fewshot, or simclr.
         val: objects to choose the best checkpoint on, as `data` or as (images, labels); by default some of
             the training images are held out.
         test: objects to test on, likewise.

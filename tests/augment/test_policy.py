@@ -258,7 +258,7 @@ def test_bad_files_are_refused_with_the_file_and_the_entry(content, line, tmp_pa
         ("cutout(4.5)", "the box's side is a whole number of pixels, not 4.5"),
         ("cutout(4, 2)", "the probability of a box must be from 0 to 1, not 2.0"),
         ("erasing(0.5, 0.9, 0.1)", "shares of the area must be 0 < low <= high <= 1"),
-        ("jitter", "jitter takes 1 to 4 numbers"),
+        ("jitter", "jitter takes 1 to 5 numbers"),
     ],
 )
 def test_wrong_text_is_refused(text, line):

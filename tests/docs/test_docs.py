@@ -25,6 +25,7 @@ CORE = (
     "criteria",
     "imbalance",
     "losses",
+    "contrastive",
     "methods",
     "inference",
     "classifier",

@@ -21,6 +21,7 @@ SMALL = {
     | {"data.hold_out": 0, "data.per_class": None, "data.long_tail": None, "data.long_tail_max": None},
     "fewshot": {"method.views": "rot2", "episodes.per_step": 1, "episodes.shot": 1, "episodes.query": 2}
     | {"episodes.way": 3},
+    "simclr": {"run.batch_size": 4, "data.hold_out": 0},
 }
 COMMON = {"data.workers": 0, "run.device": "cpu"}
 

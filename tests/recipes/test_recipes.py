@@ -55,10 +55,11 @@ def test_expected_numbers_are_printed_in_the_paper(name):
 
 def test_recipes_are_those_of_the_paper_and_every_family_is_used():
     used = {
-        column.recipe + row.suffix
+        column.recipe + ending
         for table in experiments().values()
         for row in table.rows.values()
         for column in table.columns.values()
+        for ending in (row.suffix, *([row.pretraining] if row.pretraining else []))
         if row.kind != "not-run"
     }
     families, recipes = _entries()

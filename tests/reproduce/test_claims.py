@@ -61,6 +61,18 @@ def test_where_errors_are_printed_lower_is_better(errors, expected):
     assert verdict("SLA distilled lowers the error under Cutout", rows("table5", numbers)) == expected
 
 
+@pytest.mark.parametrize(
+    ("alone", "both", "expected"), [(0.2, 1.5, HOLDS), (6.0, 7.5, FAILS), (0.2, -1.0, FAILS)]
+)
+def test_pre_training_alone_is_marginal_and_with_sla_it_is_not(alone, both, expected):
+    """What SLA adds after pre-training is more than pre-training alone added, and more than nothing."""
+    wobble = [0.02, -0.03, 0.01]
+    after = [b + alone + w for b, w in zip(BASE, wobble, strict=True)]
+    with_sla = [b + both - w for b, w in zip(BASE, wobble, strict=True)]
+    found = rows("table11", {"random": BASE, "simclr": after, "simclr-sd": with_sla})
+    assert verdict("SimCLR pre-training alone", found) == expected
+
+
 @pytest.mark.parametrize(("below", "expected"), [(1.0, HOLDS), (2.0, FAILS), (COMPARABLE, OPEN)])
 def test_comparable_to_an_ensemble_means_within_a_margin(below, expected):
     wobble = [0.05, -0.05, 0.0]

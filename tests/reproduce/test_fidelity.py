@@ -13,7 +13,7 @@ import torch
 from sla.augment.ops import CenterCrop, CenterWindow, Flip, Normalize, RandomCrop, RandomResizedCrop
 from sla.backbones.cost import count_flops, count_parameters
 from sla.recipes.load import config_settings, recipe_settings
-from sla.reproduce.costs import cost, flop_of, images_of
+from sla.reproduce.costs import cost, cost_of, flop_of, images_of, runs_of
 from sla.reproduce.jobs import cell_settings
 from sla.reproduce.paper import experiments
 from sla.runs.optimizer import build_optimizer
@@ -279,4 +279,29 @@ def test_shared_runs_are_counted_once():
 
 def test_a_convex_problem_is_counted_once_and_what_cannot_be_run_is_not():
     assert cost("toy", "paper", 1) == cost("toy", "paper", 3)
-    assert cost("table11", "paper", 1).images == (1 + 4) * 128 * 80_000  # the two rows without SimCLR
+
+
+def test_pre_training_is_counted_once_for_the_rows_that_start_from_it():
+    """1,000 epochs of 45,000 images, two views of each; then two rows with it and two without."""
+    pretraining = 2 * 512 * math.ceil(1000 * 45_000 / 512)
+    assert cost("table11", "paper", 1).images == 2 * (1 + 4) * 128 * 80_000 + pretraining
+    small = [job for job in runs_of("table11", "small", 1) if job.kind == "simclr"]
+    assert [cost_of(job).images for job in small] == [2 * 256 * 1000]
+    assert cost_of(small[0]).flop < 75e12
+
+
+def test_the_pre_training_has_the_settings_of_simclr():
+    """Batch 512, rate 1 after 10 of 1,000 epochs and a cosine, temperature 0.5; views without blur."""
+    settings = config_settings(recipe_settings("cifar10_resnet18_simclr"))
+    config = make_config(with_values({"task": "simclr"}, settings))
+    assert (config.method.temperature, config.run.batch_size, config.run.epochs) == (0.5, 512, 1000)
+    part, steps = config.optimizer, 87_891
+    rates = {step: part.learning_rate * rate_factor(part, step, steps) for step in (0, 439, 879, steps - 1)}
+    assert rates == pytest.approx({0: 0.0, 439: 0.5, 879: 1.0, steps - 1: 0.0}, abs=2e-3)
+    assert (part.weight_decay, part.momentum) == (1e-4, 0.9)
+    ops = {type(op).__name__: op for op in build_pipelines(config)[0].ops}
+    views = [name for name in ops if name not in ("Channels", "Normalize")]
+    assert views == ["RandomResizedCrop", "Flip", "ColorJitter", "Greyscale"]
+    jitter = ops["ColorJitter"]
+    assert (jitter.brightness, jitter.contrast, jitter.saturation) == (0.4, 0.4, 0.4)
+    assert (jitter.hue, jitter.probability, ops["Greyscale"].probability) == (0.1, 0.8, 0.2)

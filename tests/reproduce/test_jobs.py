@@ -1,5 +1,7 @@
 """Which runs a table needs: known by their content, shared between tables."""
 
+from dataclasses import replace
+
 import pytest
 
 from refusals import refused
@@ -50,6 +52,27 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
         assert cell.job.members[0].key == alone[cell.column].key
 
 
+def test_rows_after_pre_training_share_it_and_name_it_by_its_content():
+    """Equal settings of the pre-training are one run; other settings give the rows other keys."""
+    after = cells_of("table11", "small", 2, ["simclr", "simclr-sd"])
+    first = {cell.seed: {member.key for member in cell.job.members} for cell in after}
+    assert [len(keys) for keys in first.values()] == [1, 1]
+    assert first[0] != first[1]
+    alone = {cell.job.key for cell in cells_of("table11", "small", 2, ["random", "random-sd"])}
+    assert not alone & {cell.job.key for cell in after}
+    job = after[0].job
+    assert "model.weights" not in job.settings  # a path would differ from machine to machine
+    (member,) = job.members
+    colder = replace(member, settings={**member.settings, "method.temperature": 0.1})
+    assert replace(job, members=(colder,)).key != job.key
+
+
+def test_a_row_after_pre_training_is_trained_as_the_one_without():
+    plain, after = (cells_of("table11", "small", 1, [row])[0].job for row in ("random-sd", "simclr-sd"))
+    assert dict(plain.settings) == dict(after.settings) | {"model.weights": "none"}
+    assert after.trains
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -58,7 +81,6 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
         (("table1", "small", 1, ["sla-ai"]), "did you mean 'sla-si'"),
         (("table1", "small", 1, [], ["cifar1"]), "no column 'cifar1', did you mean 'cifar10'"),
         (("table6", "small", 1, ["maml"]), "it is not implemented here"),
-        (("table11", "small", 1, ["simclr"]), "pre-training is not part of this package yet"),
     ],
 )
 def test_unknown_names_are_refused(arguments, said):

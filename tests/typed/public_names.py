@@ -89,6 +89,7 @@ def functions(images: Tensor, labels: Tensor) -> Tensor:
     features = torch.randn(len(everything), 8)
     logits, student = joint(features), plain(features[:: len(views)])
     loss = sla.sla_loss(logits, labels, len(views)) + sla.distillation_loss(logits, student, len(views))
+    loss = loss + sla.nt_xent_loss(student, temperature=0.5)
     loss = loss + sla.data_augmentation_loss(plain(features), labels, len(views))
     loss = loss + sla.multi_task_loss(plain(features), torch.zeros(len(everything), 4), labels, len(views))
     loss = loss + sla.cross_entropy(student, labels, weight) + sla.focal_loss(student, labels)

@@ -17,7 +17,8 @@ from sla.errors import InputError, nearest
 from sla.sampling.draws import Draws
 
 MIRRORED, UPSIDE_DOWN = "horizontal flip", "vertical flip"  # elements of views; together a rotation by 180
-STAGES = ("policy", "crop", "flip", "color", "normalize", "cutout")  # the order in which ops are applied
+# The order in which ops are applied.
+STAGES = ("policy", "crop", "flip", "color", "grey", "blur", "normalize", "cutout")
 
 
 class Op(Protocol):
@@ -133,7 +134,7 @@ class Flip:
     stage: ClassVar[str] = "flip"
 
     def __post_init__(self) -> None:
-        _check_probability("a flip", self.probability)
+        check_probability("a flip", self.probability)
 
     @property
     def reaches(self) -> dict[str, str]:
@@ -163,23 +164,29 @@ class VerticalFlip(Flip):
 
 @dataclass(frozen=True)
 class ColorJitter:
-    """Factors in 1 +- strength (not below 0) and a hue shift in +- hue, in random order for each image."""
+    """Factors in 1 +- strength (not below 0) and a hue shift in +- hue, in random order for each image.
+
+    With a `probability` below 1 the other images stay as they are.
+    """
 
     brightness: float = 0.0
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
+    probability: float = 1.0
     stage: ClassVar[str] = "color"
 
     def __post_init__(self) -> None:
         if min(self.brightness, self.contrast, self.saturation) < 0 or not 0 <= self.hue <= 0.5:
             raise InputError(f"strengths must not be negative, and hue at most 0.5: {self}")
+        check_probability("a colour jitter", self.probability)
 
     @property
     def reaches(self) -> dict[str, str]:
         """A third of the colour circle is a channel permutation."""
         reason = f"jitter with hue {self.hue:g} shifts colours by a third of the colour circle or more"
-        return {"channels GBR": reason, "channels BRG": reason} if self.hue >= 1 / 3 else {}
+        reached = self.hue >= 1 / 3 and self.probability > 0
+        return {"channels GBR": reason, "channels BRG": reason} if reached else {}
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -190,6 +197,8 @@ class ColorJitter:
         factors = torch.lerp(lowest, middle + strength, uniform[:, :4])
         order = uniform[:, 4:].argsort(1)
         order = torch.where(strength[order] > 0, order, -1)  # a factor of 1 changes nothing: skip it
+        if self.probability < 1:
+            order = torch.where(draws.uniform("color_jitter.which") < self.probability, order, -1)
         return transforms.color_jitter(images, factors, order)
 
 
@@ -221,7 +230,7 @@ class Cutout:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"a box needs at least 1 pixel a side, not {self.size}")
-        _check_probability("a box", self.probability)
+        check_probability("a box", self.probability)
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -242,7 +251,7 @@ class RandomErasing:
     stage: ClassVar[str] = "cutout"
 
     def __post_init__(self) -> None:
-        _check_probability("a box", self.probability)
+        check_probability("a box", self.probability)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise InputError(f"shares of the area must be 0 < low <= high <= 1, not {self.scale}")
 
@@ -277,6 +286,7 @@ class Pipeline:
         return transforms.to_float(images) if images.dtype == torch.uint8 else images
 
 
-def _check_probability(what: str, probability: float) -> None:
+def check_probability(what: str, probability: float) -> None:
+    """Refuse what is not from 0 to 1."""
     if not 0 <= probability <= 1:
         raise InputError(f"the probability of {what} must be from 0 to 1, not {probability}")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sla.augment.color_ops import Blur, Greyscale
 from sla.augment.ops import (
     MIRRORED,
     UPSIDE_DOWN,
@@ -68,7 +69,7 @@ def _auto(size: int, name: str | float = "cifar10") -> Op:
 
 def _jitter(size: int, *strengths: float) -> Op:
     if not strengths:
-        raise InputError("jitter takes 1 to 4 numbers")
+        raise InputError("jitter takes 1 to 5 numbers")
     return ColorJitter(*(strengths if len(strengths) > 1 else strengths * 3))
 
 
@@ -88,7 +89,9 @@ KNOWN: dict[str, tuple[int, Maker]] = {  # with the most arguments that each tak
     "resized": (2, lambda size, low=0.08, high=1.0: RandomResizedCrop(size, (low, high))),
     "flip": (1, lambda size, probability=0.5: Flip(probability)),
     "vflip": (1, lambda size, probability=0.5: VerticalFlip(probability)),
-    "jitter": (4, _jitter),
+    "jitter": (5, _jitter),
+    "grey": (1, lambda size, probability=0.2: Greyscale(probability)),
+    "blur": (3, lambda size, probability=0.5, low=0.1, high=2.0: Blur(probability, (low, high))),
     "cutout": (2, _cutout),
     "erasing": (3, lambda size, chance=0.5, low=0.02, high=1 / 3: RandomErasing(chance, (low, high))),
 }
@@ -107,11 +110,12 @@ def train_pipeline(
     First one of `autoaugment(cifar10 or imagenet)`, `randaugment(operations, magnitude of 10)`,
     `trivialaugment` and `policy(a file, or a policy of this package)`; then `crop(padding)` or
     `resized(smallest share of the area, largest)`, `flip(probability)`, `vflip(probability)`,
-    `jitter(brightness, contrast, saturation, hue)`, one number stands for the first three; after
-    normalisation `cutout(side, probability)` and `erasing(probability, smallest share, largest)`. `none`
-    is nothing. The result is size x size: without `crop` and `resized`, whole images of another size are
-    resampled. `policies` has the sub-policies of policy files by name, as `read_policies` returns them;
-    missing ones are read.
+    `jitter(brightness, contrast, saturation, hue, probability)`, one number stands for the first three,
+    `grey(probability)`, `blur(probability, smallest sigma, largest)`; after normalisation
+    `cutout(side, probability)` and `erasing(probability, smallest share, largest)`. `none` is nothing. The
+    result is size x size: without `crop` and `resized`, whole images of another size are resampled.
+    `policies` has the sub-policies of policy files by name, as `read_policies` returns them; missing ones
+    are read.
     """
     ops: list[Op] = [Channels(len(mean)), Normalize(mean, std)]
     for name, arguments in _calls(text):

@@ -186,6 +186,36 @@ def color_jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     return out
 
 
+def greyscale(images: Tensor, which: Tensor) -> Tensor:
+    """The grey of each image in all its channels, as Pillow's mode L, where `which`, bool (B,), is true.
+
+    Which images these are is read on the CPU.
+    """
+    _require_bytes(images)
+    chosen = which.nonzero()[:, 0].to(images.device)
+    if images.shape[1] == 1 or not len(chosen):
+        return images
+    red, green, blue = images.index_select(0, chosen).int().split(1, dim=1)
+    grey = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16  # LUMA in 16 bits, rounded
+    return images.index_copy(0, chosen, grey.to(torch.uint8).expand(-1, images.shape[1], -1, -1))
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, reach: int) -> Tensor:
+    """Blur uint8 images by a Gaussian of their own, sigma (B,) in pixels, cut off `reach` pixels away.
+
+    Beyond the border an image is mirrored, without the pixels of the border itself.
+    """
+    _require_bytes(images)
+    offsets = torch.arange(-reach, reach + 1, device=images.device)
+    weights = (-(offsets**2) / (2 * sigma.to(images.device)[:, None] ** 2)).exp()
+    weights = weights.div_(weights.sum(1, keepdim=True)).repeat_interleave(images.shape[1], 0)
+    out = images.float().flatten(0, 1).unsqueeze(0)  # a channel of an image is a group of the convolution
+    count = len(weights)
+    out = F.conv2d(F.pad(out, [reach, reach, 0, 0], "reflect"), weights[:, None, None], groups=count)
+    out = F.conv2d(F.pad(out, [0, 0, reach, reach], "reflect"), weights[:, None, :, None], groups=count)
+    return _nearest(out).to(torch.uint8).view_as(images)
+
+
 def _parts(images: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Some images at a time: on a CPU, buffers that fit its cache and are used again cost a third less."""
     some = max(PART // math.prod(images.shape[1:]), 1) if images.device.type == "cpu" else len(images)

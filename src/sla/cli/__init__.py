@@ -19,6 +19,7 @@ from sla.cli import (
     export,
     fewshot,
     predict,
+    pretrain,
     report,
     reproduce,
     serve,
@@ -39,6 +40,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(augment.app, name="augment")
 app.command()(train.train)
+app.command()(pretrain.pretrain)
 app.command()(distill.distill)
 app.command(cls=WithOldNames)(evaluate.evaluate)
 app.command(cls=WithOldNames)(predict.predict)

@@ -57,7 +57,7 @@ def train(
 ) -> None:
     """Train a classifier, by default with SLA, self-distillation and rotation.
 
-    A configuration file can also name another `task`, such as fewshot.
+    A configuration file can also name another `task`: fewshot, or simclr.
     """
     from sla.cli.settings import choose_out, make_tree
     from sla.errors import InputError
@@ -98,7 +98,7 @@ def train(
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")
         for settings, _, _ in runs:
-            _preview_one(settings)
+            preview_one(settings)
         return
     finished = [train_one(*run, report) for run in runs]
     if use_all:
@@ -178,7 +178,8 @@ def _say_end(run: "OpenedRun", display: "TrainingDisplay") -> None:
         display.message(line)
 
 
-def _preview_one(config: "TrainingConfig") -> None:
+def preview_one(config: "TrainingConfig") -> None:
+    """What a run would do, said and not done."""
     from sla.cli.display import TrainingDisplay
     from sla.session import preview
 

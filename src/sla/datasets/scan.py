@@ -3,7 +3,7 @@
 import csv
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,20 @@ def scan_folder(path: str | Path) -> Index:
                 raise InputError(f"{where}: class folder {shown(name)!r} has no images: add or remove it")
     sources = Paths.of(scan.folders, scan.root)
     return rows.index(path, scan.root, scan.ignored, sources, np.array(scan.stamps))
+
+
+def scan_pictures(path: str | Path) -> Paths:
+    """Every image below a folder, in whatever folders; where it has a folder `train`, those below that one.
+
+    Sorted by folder and name. Links are followed, each folder once.
+    """
+    if not os.path.isdir(path):
+        raise InputError(f"{shown(path)}: {'not a folder' if os.path.exists(path) else 'no such folder'}")
+    scan = _Scan(os.path.abspath(path))
+    found = Paths.of(scan.images_from(scan.split_folders()[0]), scan.root)
+    if not len(found):
+        raise InputError(f"{shown(path)}: no images in it")
+    return found
 
 
 def read_csv(path: str | Path) -> Index:
@@ -155,8 +169,12 @@ class _Scan:
 
     def images_below(self, parent: str, name: str) -> Iterator[str]:
         """The images of a class: in its folder and all folders below it."""
-        seen = {self._identity(""), self._identity(parent)}  # a link may lead back up
-        waiting = [f"{parent}/{name}" if parent else name]
+        above = {self._identity(""), self._identity(parent)}  # a link may lead back up
+        yield from self.images_from(f"{parent}/{name}" if parent else name, above)
+
+    def images_from(self, first: str, seen: Iterable[tuple[int, int]] = ()) -> Iterator[str]:
+        """The images in a folder and all folders below it, but for those `seen`."""
+        seen, waiting = set(seen), [first]
         while waiting:
             folder = waiting.pop()
             identity = self._identity(folder)
@@ -164,8 +182,9 @@ class _Scan:
                 continue
             seen.add(identity)
             folders, images = self.listing(folder)
-            yield from (f"{folder}/{image}" for image in images)
-            waiting.extend(f"{folder}/{inner}" for inner in reversed(folders))
+            below = f"{folder}/" if folder else ""
+            yield from (below + image for image in images)
+            waiting.extend(below + inner for inner in reversed(folders))
 
     def _identity(self, folder: str) -> tuple[int, int]:
         info = self._stat(folder)

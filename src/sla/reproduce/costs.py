@@ -118,7 +118,8 @@ def flop_of(settings: Settings) -> float:
         pixels = math.prod(CATALOGUE[settings["data.source"]].shape)
         return 2.0 * (1 + BACKWARD) * pixels * images_of(settings) * 2  # a linear map to two labels
     passes = (1 + BACKWARD) * images_of(settings)
-    if "episodes.way" not in settings and (method := _method(settings)).averaged_teacher:
+    of_classifier = not {"episodes.way", "method.projection"} & settings.keys()
+    if of_classifier and (method := _method(settings)).averaged_teacher:
         passes += _steps(settings) * settings["run.batch_size"] * len(method.views)  # forward only
     return float(_forward_of(settings) * passes)
 
@@ -133,6 +134,8 @@ def images_of(settings: Settings) -> int:
         episode = settings["episodes.way"] * (settings["episodes.shot"] + settings["episodes.query"])
         base = settings["run.iterations"] * settings["episodes.per_step"] * episode
         return base * len(parse_views(settings["method.views"]))
+    if "method.projection" in settings:  # SimCLR: two views of each image
+        return 2 * _steps(settings) * settings["run.batch_size"]
     method = _method(settings)
     views = settings.get("method.views_per_step") or method.usual_views or len(method.views)
     return _steps(settings) * settings["run.batch_size"] * min(views, len(method.views))
@@ -200,6 +203,8 @@ def _trained_on(settings: dict[str, Any]) -> int:
     if settings.get("data.long_tail"):
         most = settings.get("data.long_tail_max") or entry.splits["train"] // entry.num_classes
         return int(long_tailed_counts(entry.num_classes, most, settings["data.long_tail"]).sum())
+    if settings.get("data.images"):
+        return settings["data.images"]
     if settings.get("data.per_class"):
         return settings["data.per_class"] * entry.num_classes
     return round(entry.splits["train"] * (1 - settings["data.hold_out"]))

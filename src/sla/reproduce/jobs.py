@@ -12,10 +12,8 @@ from sla.recipes.load import Settings, recipe_settings, recipe_version
 from sla.reproduce.paper import Column, Experiment, Row, experiment
 
 MEMBERS = 4  # models of an ensemble
-NOT_RUN = {  # kinds of row, and why
-    "not-run": "it is not implemented here",
-    "pretrain": "pre-training is not part of this package yet",
-}
+NOT_RUN = {"not-run": "it is not implemented here"}  # kinds of row, and why
+WITH_MEMBERS = ("distil", "finetune")  # kinds that train from what their members trained
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Job:
     @property
     def trains(self) -> bool:
         """Whether it trains a network; the others evaluate their members."""
-        return self.kind == "distil" or not self.members
+        return self.kind in WITH_MEMBERS or not self.members
 
     @property
     def threads(self) -> int | None:
@@ -113,6 +111,12 @@ def cell_settings(row: Row, column: Column, scale: str) -> Settings:
     return settings
 
 
+def pretraining_settings(row: Row, column: Column, scale: str) -> Settings:
+    """The settings of the pre-training that a row starts from."""
+    name = column.recipe + row.pretraining
+    return recipe_settings(name, scale) | recipe_version(name)
+
+
 def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job:
     place = table.columns[column]
     settings = cell_settings(row, place, scale)
@@ -121,6 +125,11 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
         own = {key: value for key, value in settings.items() if key.startswith("distil.")}
         settings = {key: value for key, value in settings.items() if key not in own}
         return Job("distil", own, seed, scale, label, (Job("train", settings, seed, scale, label),))
+    if row.kind == "finetune":
+        # The weights are those of the member, which its key names, wherever its folder is.
+        first = Job("simclr", pretraining_settings(row, place, scale), seed, scale, f"{place.label}, SimCLR")
+        settings = {key: value for key, value in settings.items() if key != "model.weights"}
+        return Job("finetune", settings, seed, scale, label, (first,))
     if row.kind in ("ten-crop", "flips", "curves"):
         return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "ensemble":

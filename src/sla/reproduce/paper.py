@@ -60,6 +60,7 @@ class Row(Part):
     label: str
     kind: str = "train"  # a key of work.WORK or of jobs.NOT_RUN, or a task
     suffix: str = ""  # added to the name of the column's recipe, for another network or augmentation
+    pretraining: str = ""  # likewise, of kind finetune: for the recipe of the run that it starts from
     set: dict[str, Any] = {}
     times: float = 1.0  # its steps (or epochs), as a multiple of the recipe's
     score: str = "single"  # the inference: single, aggregated, distilled; or another score of its kind of job

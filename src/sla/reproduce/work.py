@@ -10,7 +10,7 @@ import torch
 
 from sla.disk import exclusive, replacing
 from sla.progress import QUIET, Progress, StepsOnly
-from sla.recipes.load import config_settings
+from sla.recipes.load import Settings, config_settings
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records
 from sla.runs.config import TrainingConfig
@@ -69,11 +69,16 @@ def read_finished(job: Job, out: Path) -> Record | None:
 
 def _train(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """Train the run of a job, or resume it. Its kind is its task; a classifier's is called `train`."""
-    task = "classifier" if job.kind == "train" else job.kind
+    if job.kind == "train":
+        return _run_classifier(job, {}, out, progress)
+    settings = config_settings(job.settings) | {"run.seed": job.seed}
+    return _run_session(make_config(with_values({"task": job.kind}, settings)), job, out, progress)
+
+
+def _run_classifier(job: Job, more: Settings, out: Path, progress: Progress) -> dict[str, Any]:
     # Not timed, as other runs are: a row can be run again to the same number, with the threads it names.
-    fixed = {"run.compile": False} if task == "classifier" else {}
-    settings = fixed | config_settings(job.settings) | {"run.seed": job.seed}
-    return _run_session(make_config(with_values({"task": task}, settings)), job, out, progress)
+    settings = {"run.compile": False} | config_settings(job.settings) | {"run.seed": job.seed} | more
+    return _run_session(make_config(with_values({"task": "classifier"}, settings)), job, out, progress)
 
 
 def _distil(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -83,6 +88,16 @@ def _distil(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     _, (teacher,) = _members(job, out)
     given = dict(job.settings) | {"run.seed": job.seed}
     return _run_session(configure_student(teacher.folder, given), job, out, progress)
+
+
+def _finetune(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train a classifier from the member's weights; its cost has that of the pre-training."""
+    (first,) = job.members
+    before = run_job(first, out)
+    weights = {"model.weights": str(folder_of(first, out).absolute())}
+    found = _run_classifier(job, weights, out, progress)
+    costs = {name: (getattr(before, name) or 0) + found[name] for name in ("training_flop", "seconds")}
+    return found | costs
 
 
 def _run_session(config: TrainingConfig, job: Job, out: Path, progress: Progress) -> dict[str, Any]:
@@ -152,6 +167,7 @@ WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "ten-crop": _averaged,
     "flips": _averaged,
     "distil": _distil,
+    "finetune": _finetune,
     "curves": _curves,
     "toy": _toy,
 }

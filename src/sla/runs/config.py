@@ -162,6 +162,16 @@ OTHER_NAMES = {  # what some keys are called elsewhere
 }
 
 
+def absolute_source(source: str | None) -> str | None:
+    """A folder or file as a path that means the same from anywhere; the name of a dataset stays."""
+    if source is None:
+        return None
+    from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
+
+    path = Path(source).expanduser()
+    return source if source in CATALOGUE or not path.exists() else str(path.absolute())
+
+
 def task_name(tree: dict[str, Any]) -> Any:
     """The task of a tree; files of version 0.1 have no such key, but only few-shot runs have `episodes`."""
     return tree.get("task") or ("fewshot" if "episodes" in tree else "classifier")

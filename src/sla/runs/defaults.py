@@ -71,6 +71,13 @@ def choose_device(config: Tree) -> Tree:
     return config
 
 
+def usual_precision(device: str) -> str:
+    """float32; mixed with what a GPU computes fast in."""
+    if torch.device(device).type != "cuda":
+        return "float32"
+    return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+
+
 def check_model(config: TrainingConfig) -> None:
     """Refuse a backbone that does not exist, or that lacks an option, before anything is read."""
     if config.model.backbone is not None:
@@ -109,7 +116,9 @@ def native_size(source: str) -> int:
 def choose_input(config: Tree, splits: Splits) -> Tree:
     """Normalisation and the number of channels, from the weights, the dataset, or 0.5."""
     model, mean, std = config.model, splits.mean, splits.std
-    channels = model.options.get("in_channels", splits.train.images.shape[0])
+    # Statistics of three channels, given or of weights, are for a network of three, grey pictures or not.
+    counted = len(model.mean) if model.mean else splits.train.images.shape[0]
+    channels = model.options.get("in_channels", counted)
     if channels != 3 and "in_channels" not in model.options:
         config = override(config, "model", options={**model.options, "in_channels": channels})
     if mean is None or std is None or len(mean) != channels:

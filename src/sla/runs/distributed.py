@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,13 @@ class Group:
             dist.all_reduce(values)
         return values
 
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows (n, ...) of all processes in the order of their ranks, (world_size * n, ...).
+
+        Gradients flow back to the process that a row came from, summed over those that used it.
+        """
+        return rows if self.world_size == 1 else _Gather.apply(rows, self)
+
     def share(self, value: Value | None) -> Value:
         """What the leading process gave, in every process."""
         if self.world_size > 1:
@@ -77,6 +84,24 @@ class Group:
 
     def _device(self) -> torch.device:
         return torch.device("cuda", self.local_rank) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+class _Gather(torch.autograd.Function):
+    """all_gather with the gradient that torch's own lacks; every backend has the two calls it needs."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, group: Group) -> Tensor:
+        rows = rows.contiguous()
+        parts = [torch.empty_like(rows) for _ in range(group.world_size)]
+        dist.all_gather(parts, rows)
+        context.start, context.stop = group.rank * len(rows), (group.rank + 1) * len(rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        total = gradients[0].contiguous().clone()  # all_reduce writes into it
+        dist.all_reduce(total)
+        return total[context.start : context.stop], None
 
 
 def join_group() -> Group:

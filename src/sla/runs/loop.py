@@ -71,7 +71,7 @@ class Loop(ABC):
         memory: nn.Module | None = None,
     ) -> None:
         self.config, self.train, self.folder, self.group = config, train, folder, group
-        self.headline = headline
+        self.headline, self.precision = headline, precision
         run, name = config.run, config.run.device or "cpu"
         assert run.iterations is not None
         self.steps = run.iterations
@@ -299,6 +299,12 @@ class Loop(ABC):
     def _write_averaged(self, path: Path) -> None:
         with self._averaged():
             self.write_weights(path)
+
+    def _autocast(self) -> AbstractContextManager:
+        """What computes losses in the precision of the run."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
 
     def _averaged(self) -> AbstractContextManager:
         return self.average.applied(self.model) if self.average is not None else nullcontext()

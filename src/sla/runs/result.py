@@ -58,7 +58,7 @@ def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -
         "training_flop": 3 * forward * seen,  # backward costs twice the forward pass
         "inference_flop": {kind: forward * (num_views if kind == "aggregated" else 1) for kind in kinds},
         "parameters": count_parameters(loop.model),
-        "peak_memory_bytes": _peak_memory(loop.device),
+        "peak_memory_bytes": peak_memory(loop.device),
         "device": str(loop.device),
         "threads": torch.get_num_threads(),
         "compiled": bool(getattr(loop.config.run, "compile", False)),
@@ -67,7 +67,7 @@ def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -
     }
 
 
-def _peak_memory(device: torch.device) -> int | None:
+def peak_memory(device: torch.device) -> int | None:
     """The most memory that this process has held so far, in bytes; on a GPU, the GPU's."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

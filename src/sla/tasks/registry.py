@@ -6,9 +6,10 @@ from sla.errors import InputError, nearest
 from sla.runs.config import TrainingConfig, set_keys, task_name, validate
 from sla.tasks.classifier.task import CLASSIFIER
 from sla.tasks.fewshot.task import FEWSHOT
+from sla.tasks.simclr.task import SIMCLR
 from sla.tasks.task import Task
 
-TASKS = {task.name: task for task in (CLASSIFIER, FEWSHOT)}
+TASKS = {task.name: task for task in (CLASSIFIER, FEWSHOT, SIMCLR)}
 
 
 def find_task(tree: dict[str, Any], where: str = "configuration") -> Task:

@@ -1,7 +1,6 @@
 """The configuration of a classifier run: the keys that only this task has."""
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
@@ -9,7 +8,7 @@ from pydantic import Field, create_model, field_validator
 from sla.errors import InputError, nearest
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
-from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig
+from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig, absolute_source
 
 DISTIL = "distil"  # the stage after training
 FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
@@ -131,20 +130,14 @@ class DistilConfig(Part):
     @classmethod
     def _absolute(cls, source: str | None) -> str | None:
         """A path that means the same from anywhere."""
-        if source is None:
-            return None
-        from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
-
-        if source in CATALOGUE or not Path(source).expanduser().exists():
-            return source
-        return str(Path(source).expanduser().absolute())
+        return absolute_source(source)
 
 
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
     not_from_recipes = ("method.name",)
-    task: Literal["classifier"] = Field("classifier", description="what is trained: classifier, fewshot")
+    task: Literal["classifier"] = Field("classifier", description="classifier, fewshot or simclr")
     data: DataConfig = DataConfig()
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()

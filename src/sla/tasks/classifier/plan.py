@@ -4,8 +4,6 @@ import math
 import warnings
 from dataclasses import replace
 
-import torch
-
 from sla.augment.mixing import parse_mix
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.objects import Objects
@@ -25,6 +23,7 @@ from sla.runs.defaults import (
     measure_backbone,
     native_size,
     override,
+    usual_precision,
     warn_of_contradictions,
     with_absolute_paths,
     with_policies,
@@ -32,6 +31,7 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
+from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
@@ -56,7 +56,8 @@ def make_plan(
     _warn_of_unused_options(config)
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
-    config = config if splits is not None else with_absolute_paths(config)
+    config = with_origin(config if splits is not None else with_absolute_paths(config))
+    check_model(config)
     if isinstance(splits, Objects):
         grey, native = splits.channels == 1, splits.native
     elif splits is not None:
@@ -125,10 +126,7 @@ def _native(config: ClassifierConfig) -> tuple[bool, int]:
 
 
 def _choose_precision(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
-    precision = "float32"
-    if torch.device(config.run.device or "cpu").type == "cuda":
-        precision = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    config = fill_missing(config, "run", precision=precision)
+    config = fill_missing(config, "run", precision=usual_precision(config.run.device or "cpu"))
     reasons.append(f"device {config.run.device}, {config.run.precision}")
     return config
 
@@ -141,7 +139,8 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
             config, "model", backbone="resnet20" if slow else "resnet32", weights="none", resolution=native
         )
         config = fill_missing(config, "data", stored_size=native)
-        reasons.append(f"pictures of {native} pixels: {config.model.backbone}, from scratch")
+        start = "from scratch" if config.model.weights == "none" else "from given weights"
+        reasons.append(f"pictures of {native} pixels: {config.model.backbone}, {start}")
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
@@ -149,6 +148,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
+    resolution = origin_resolution(config) or resolution
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
     config = _choose_stages(config, reasons)
     own = own_resolution(config) or resolution
@@ -262,3 +262,4 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
     parse_mix(config.mix)
     build_pipelines(config)
     check_input(config)
+    warn_of_other_input(config)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
+from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
@@ -72,7 +73,7 @@ def _fix_length(
         share, once = second_stage_cost(plan.config, len(plan.train))
         total = seconds * (iterations * (1 + share) + once) if iterations else max(left - mode.spent, 0.0)
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
-        progress.message(f"about {_duration(total)} of training, {how}")
+        progress.message(f"about {duration(total)} of training, {how}")
         if iterations is None:
             iterations = max(int((total / seconds - once) / (1 + share)), 1)
             changes["iterations"] = iterations
@@ -81,9 +82,3 @@ def _fix_length(
         more = f" and {student_steps(config):,} of the student" if config.has_stage(DISTIL) else ""
         progress.message(f"{iterations:,} iterations{more} fit into {run.minutes:g} minutes")
     return replace(plan, config=config)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

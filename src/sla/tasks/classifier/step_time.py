@@ -16,13 +16,14 @@ import torch
 from sla.progress import Progress
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
+from sla.runs.timing import MAX_TIMING_SECONDS, WARM_UP, time_steps
 from sla.sampling.loader import Batch, TrainLoader
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.trainer import Trainer
 
 COMPILE_SECONDS = 100.0  # of a network as large as ResNet-32, on two cores
 MOST_SAVED = 0.5  # of an eager step, by compiling: below COMPILE_SECONDS of that nothing is tried
-PAIRS, WARM_UP, MAX_TIMING_SECONDS = 6, 2, 20.0  # timed steps of each kind, steps before, time for all
+PAIRS = 6  # of timed steps, an eager and a compiled one
 SPEEDUP = 1.03  # of a compiled step over an eager one, above which it is not luck
 
 
@@ -42,7 +43,7 @@ def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:
     """Seconds of one eager training step: the median of a few steps of a model that is then thrown away."""
     with torch.random.fork_rng(devices=[]):
         trainer, batches = _throwaway(plan, compiles=False)
-        return median(_time(trainer, batches, steps))
+        return median(time_steps(trainer, batches, steps))
 
 
 def choose_mode(
@@ -89,12 +90,12 @@ def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:
     """Median seconds of an eager and of a compiled step, in turn, and those of the first compiled one."""
     eager, batches = _throwaway(plan, compiles=False)
     compiled, others = _throwaway(plan, compiles=True)
-    first = sum(_time(compiled, others, WARM_UP, warm_up=0))
-    _time(eager, batches, 1, warm_up=0)
+    first = sum(time_steps(compiled, others, WARM_UP, warm_up=0))
+    time_steps(eager, batches, 1, warm_up=0)
     pairs: list[tuple[float, ...]] = []
     start = time.monotonic()
     while len(pairs) < PAIRS and (len(pairs) < 2 or time.monotonic() - start < MAX_TIMING_SECONDS):
-        pairs.append((*_time(eager, batches, 1, warm_up=0), *_time(compiled, others, 1, warm_up=0)))
+        pairs.append((*time_steps(eager, batches, 1, warm_up=0), *time_steps(compiled, others, 1, warm_up=0)))
     one, other = (median(times) for times in zip(*pairs, strict=True))
     return one, other, first
 
@@ -106,17 +107,3 @@ def _throwaway(plan: Plan[ClassifierConfig], compiles: bool) -> tuple[Trainer, I
     trainer.prepare(frozen=False)
     batches = TrainLoader(plan.train, trainer.batch_size, seed=0, steps=1000, device=trainer.device)
     return trainer, iter(batches)
-
-
-def _time(trainer: Trainer, batches: Iterator[Batch], steps: int, warm_up: int = WARM_UP) -> list[float]:
-    """Seconds of each of these steps, fewer where they take long; those that warm up are left out."""
-    times: list[float] = []
-    for batch in batches:
-        start = time.monotonic()
-        trainer.learn(batch)
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.monotonic() - start)
-        if len(times) == steps or sum(times) > MAX_TIMING_SECONDS / 2:
-            break
-    return times[warm_up:] or times

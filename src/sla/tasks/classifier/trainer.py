@@ -151,12 +151,6 @@ class Trainer(Loop):
         alone = until_last or self.group.world_size == 1
         return nullcontext() if alone else self.step_module.no_sync()  # type: ignore[operator]
 
-    def _autocast(self) -> AbstractContextManager:
-        precision = self.config.run.precision or "float32"
-        if precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, precision))
-
 
 def _check_memory(config: ClassifierConfig, group: Group) -> None:
     """A memory is of images as they are, in one process."""

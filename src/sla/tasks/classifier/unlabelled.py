@@ -10,8 +10,7 @@ import torch
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
-from sla.images.paths import Paths
-from sla.images.storage import Storage, store_files
+from sla.images.storage import Storage
 from sla.images.store import Dataset, Images, Pixels, Rows
 from sla.runs.plan import Plan
 from sla.tasks.classifier.config import ClassifierConfig
@@ -83,7 +82,7 @@ def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.nd
 def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
     from sla.datasets.catalogue import CATALOGUE  # predicting needs no catalogue
     from sla.datasets.load import load
-    from sla.datasets.scan import EXTENSIONS
+    from sla.datasets.unlabelled import load_pictures
 
     data, (_, height, width) = plan.config.data, plan.train.images.shape
     if source in CATALOGUE:
@@ -94,10 +93,6 @@ def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
             raise InputError(
                 f"{shown(source)}: neither a folder nor a dataset: distil.unlabelled needs images"
             )
-        names = (path for path in sorted(folder.rglob("*")) if path.suffix[1:].lower() in EXTENSIONS)
-        paths = Paths.of([str(path.relative_to(folder)) for path in names if path.is_file()], folder)
-        if not len(paths):
-            raise InputError(f"{shown(source)}: no images in it")
         storage = Storage((height, width), data.on_bad_image, cache_dir() / "images" if data.cache else None)
-        found, _ = store_files(folder, paths, np.zeros(len(paths), np.int64), ("image",), storage)
+        found = load_pictures(folder, storage)
     return Dataset(found.images, np.zeros(len(found), np.int64), plan.train.classes, found.rows)

@@ -106,7 +106,7 @@ class FewShotRunConfig(LoopConfig):
 class FewShotConfig(TrainingConfig):
     """The whole tree of a few-shot run."""
 
-    task: Literal["fewshot"] = Field("fewshot", description="what is trained: classifier, fewshot")
+    task: Literal["fewshot"] = Field("fewshot", description="classifier, fewshot or simclr")
     data: FewShotData = FewShotData()
     model: FewShotModelConfig = FewShotModelConfig()
     method: FewShotMethod = FewShotMethod()

@@ -23,6 +23,7 @@ from sla.runs.defaults import (
     with_policies,
 )
 from sla.runs.plan import Plan
+from sla.runs.weights import with_origin
 from sla.sampling.episodes import Episodes
 from sla.sampling.protocols import limited
 from sla.tasks.fewshot.config import FewShotConfig
@@ -39,7 +40,7 @@ def make_plan(
         raise InputError("no data given: cifar-fs, fc100, mini-imagenet, or a folder of images")
     check_model(config)
     reasons: list[str] = []
-    config = choose_device(config if splits is not None else with_absolute_paths(config))
+    config = with_origin(choose_device(config if splits is not None else with_absolute_paths(config)))
     if isinstance(splits, Objects):
         native = splits.native
     else:

@@ -1,0 +1,32 @@
+"""How long training steps take, and how a time is said."""
+
+import time
+from collections.abc import Iterator
+
+import torch
+
+from sla.runs.loop import Loop
+from sla.sampling.loader import Batch
+
+WARM_UP, MAX_TIMING_SECONDS = 2, 20.0  # steps before those that count, and the time for all
+
+
+def time_steps(loop: Loop, batches: Iterator[Batch], steps: int, warm_up: int = WARM_UP) -> list[float]:
+    """Seconds of each of these steps, fewer where they take long; those that warm up are left out."""
+    times: list[float] = []
+    for batch in batches:
+        start = time.monotonic()
+        loop.learn(batch)
+        if loop.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.monotonic() - start)
+        if len(times) == steps or sum(times) > MAX_TIMING_SECONDS / 2:
+            break
+    return times[warm_up:] or times
+
+
+def duration(seconds: float) -> str:
+    """`45 seconds`, `12 minutes`, `3.4 hours`."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,1 @@
+"""The task `simclr`: a backbone trained on images without labels, for other runs to start from."""
