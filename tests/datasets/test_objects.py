@@ -295,7 +295,7 @@ def wrong_objects():
             {},
             "did you mean 'test'",
         ),
-        "nothing": ((None,), {}, "no data"),
+        "None": ((None,), {}, "no data"),
         "no table of splits": (({"x": 1},), {}, "train and perhaps val and test, not 'x'"),
     }
 
