@@ -6,13 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 import sla
+from refusals import refused
 from sla.errors import InputError
+from sla.imbalance import CRITERIA, Declared
+from sla.runs.config import validate
+from sla.tasks.classifier.config import MethodConfig
+from sla.tasks.classifier.imbalance import build_criterion
+from sla.views import FAMILIES, register_views
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 QUICK = ["--iterations", "6", "--no-report", "--set", "run.compile=false", "--set", "run.batch_size=16"]
@@ -185,6 +192,32 @@ def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
         torch.testing.assert_close(model(images, targets)["loss"], 0.25 * plain(images, targets)["loss"])
     finally:
         METHODS.pop("halved", None)
+
+
+def test_views_and_criteria_are_declared_once(monkeypatch):
+    """A name in one registry is a term of `method.views`, or a value of `method.imbalance`."""
+    monkeypatch.setattr("sla.views.FAMILIES", dict(FAMILIES))
+
+    @register_views("shift", shift3=(0, 1, 2))
+    class Shift(sla.Views):
+        def __init__(self, *pixels):
+            self.pixels, self.names = pixels, tuple(map(str, pixels))
+            self.text = f"shift({','.join(self.names)})"
+
+        def apply(self, input, view):
+            return input.roll(self.pixels[view], -1)
+
+    images = torch.rand(2, 3, 4, 4)
+    assert torch.equal(sla.parse_views("rot2*shift3").apply(images, 5), images.rot90(2, (2, 3)).roll(2, -1))
+    assert sla.parse_views("shift(0,3)").pixels == (0, 3)
+    refused("did you mean 'shift3'", sla.parse_views, "shift4")
+    refused("shift(0,1,2)*shift(0,3) repeats views", sla.parse_views, "shift3*shift(0,3)")
+    monkeypatch.setitem(CRITERIA, "most", Declared(lambda counts, *_: sla.CrossEntropy(torch.tensor(counts))))
+    part = MethodConfig(imbalance="most")
+    assert build_criterion(part, np.array([3, 1])).weight.tolist() == [3, 1]
+    refused(
+        "unknown imbalance 'mots', did you mean 'most'", validate, MethodConfig, {"imbalance": "mots"}, "x"
+    )
 
 
 class Whitened(nn.Module):
