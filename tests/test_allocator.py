@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import sla
+from refusals import refused
 from sla import allocator
 from sla.cli import main
-from sla.errors import InputError
 
 glibc = pytest.mark.skipif(allocator._glibc() is None, reason="the C library is not glibc")
 # Eight steps of a small network; prints whether memory is kept, the page faults of all steps but the first
@@ -97,8 +97,7 @@ def test_the_command_line_keeps_memory_and_an_import_does_not(monkeypatch):
 
 def test_a_wrong_switch_is_refused(monkeypatch):
     monkeypatch.setenv("SLA_ALLOCATOR", "defualt")
-    with pytest.raises(InputError, match="SLA_ALLOCATOR is keep or default, not 'defualt'"):
-        sla.keep_memory()
+    refused("SLA_ALLOCATOR is keep or default, not 'defualt'", sla.keep_memory)
 
 
 @pytest.mark.parametrize("kind", ["no file", "another libc", "another system"])

@@ -6,13 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 import sla
-from sla.errors import InputError
+from commands import sla as sla_command
+from refusals import refused
+from sla.imbalance import CRITERIA, Declared
+from sla.runs.config import read_config, validate
+from sla.runs.signals import StoppedError
+from sla.tasks.classifier.config import MethodConfig
+from sla.tasks.classifier.imbalance import build_criterion
+from sla.views import FAMILIES, register_views
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "extending.md"
 QUICK = ["--iterations", "6", "--no-report", "--set", "run.compile=false", "--set", "run.batch_size=16"]
@@ -28,12 +36,14 @@ def folder(tmp_path_factory):
     return folder
 
 
-def call(folder, *words, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "sla", *map(str, words)], cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout if code == 0 else done.stderr
+def call(folder, *words):
+    """What `sla WORDS` prints, typed in this folder by a person who has allowed nothing yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sla.plugins._allowed", set())
+        for module in ("mine", "learnt"):
+            patch.delitem(sys.modules, module, raising=False)
+        return sla_command(*words)
 
 
 def weights(run):
@@ -43,18 +53,17 @@ def weights(run):
 
 @pytest.fixture(scope="module")
 def remembering(folder):
+    """Trained by a process of its own, as a person would."""
     options = ["--set", "method.options={pull: 0.2}", "--set", "run.checkpoint_every=4"]
-    call(
-        folder, "train", "digits", "--out", "memory", "--method", "mine:Remembering", *TINY, *QUICK, *options
-    )
+    words = ["train", "digits", "--out", "memory", "--method", "mine:Remembering", *TINY, *QUICK, *options]
+    done = subprocess.run([sys.executable, "-m", "sla", *words], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return folder / "memory"
 
 
 def test_a_method_with_a_memory_is_trained_saved_by_name_and_opened_only_when_allowed(folder, remembering):
     assert "name: mine:Remembering" in (remembering / "config.yaml").read_text()
-    said = call(folder, "evaluate", "memory", code=2)
-    assert said.count("\n") == 1
-    assert "--allow mine:Remembering" in said
+    refused("--allow mine:Remembering", call, folder, "evaluate", "memory")
     found = json.loads(call(folder, "evaluate", "memory", "--json", "--allow", "mine:Remembering"))
     assert set(found["inference"]) == {"single", "aggregated"}
     (state,) = remembering.glob("checkpoint/last-*/state.safetensors")
@@ -64,52 +73,31 @@ def test_a_method_with_a_memory_is_trained_saved_by_name_and_opened_only_when_al
     assert not any(name.startswith("memory") for name in weights(remembering))
 
 
-def test_a_memory_is_exact_on_resume(folder, remembering, tmp_path):
-    import shutil
-
-    stopped = folder / "stopped"
-    shutil.copytree(remembering, stopped)
-    script = (
-        "import sla, sys\n"
-        "sys.path.insert(0, '.')\n"
-        "sla.allow('mine:Remembering')\n"
-        "from sla.progress import Progress\n"
-        "class Stop(Progress):\n"
-        "    def step(self, done, total, metrics):\n"
-        "        if done == 5: raise KeyboardInterrupt\n"
-        "from sla.runs.config import read_config\n"
-        "tree = read_config('memory/config.yaml')\n"
-        "try: sla.fit('digits', 'again', config=tree, progress=Stop())\n"
-        "except KeyboardInterrupt: pass\n"
-        "sla.fit('digits', 'again', config=tree, resume=True)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_a_memory_is_exact_on_resume(folder, remembering, monkeypatch, stop_at):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sla.plugins._allowed", {"mine:Remembering"})
+    tree = read_config("memory/config.yaml")
+    with pytest.raises(StoppedError):
+        sla.fit("digits", "again", config=tree, progress=stop_at(5))
+    sla.fit("digits", "again", config=tree, resume=True)
     assert (folder / "again" / "metrics.csv").read_bytes() == (remembering / "metrics.csv").read_bytes()
     first, second = weights(remembering), weights(folder / "again")
     assert all(torch.equal(first[name], second[name]) for name in first)
-    states = [
+    states = (
         next(run.glob("checkpoint/last-*/state.safetensors")) for run in (remembering, folder / "again")
-    ]
+    )
     assert torch.equal(*(load_file(state)["memory.scores"] for state in states))
 
 
 def test_a_memory_is_refused_where_it_means_nothing(folder):
     words = ["train", "digits", "--out", "mixed", "--method", "mine:Remembering", *TINY, *QUICK]
-    said = call(folder, *words, "--mix", "mixup(1.0)", code=2)
-    assert "keeps a memory of each training image" in said
-    assert "mix" in said
+    refused(r"keeps a memory of each training image: .*mix", call, folder, *words, "--mix", "mixup(1.0)")
 
 
 def test_views_of_ones_own_from_the_command_line(folder):
-    call(
-        folder,
-        *["train", "digits", "--out", "mirror", "--method", "sla", "--views", "mine:Mirror"],
-        *TINY,
-        *QUICK,
-    )
-    said = call(folder, "predict", "mirror", "mine.py", code=2)
-    assert "--allow mine:Mirror" in said
+    words = "train digits --out mirror --method sla --views mine:Mirror"
+    call(folder, *words.split(), *TINY, *QUICK)
+    refused("--allow mine:Mirror", call, folder, "predict", "mirror", "mine.py")
     found = json.loads(call(folder, "evaluate", "mirror", "--json", "--allow", "mine:Mirror"))
     assert set(found["inference"]) == {"single", "aggregated"}
     assert weights(folder / "mirror")["heads.joint.weight"].shape[0] == 2 * 10
@@ -118,8 +106,7 @@ def test_views_of_ones_own_from_the_command_line(folder):
 def test_a_criterion_of_ones_own_is_for_training_alone(folder):
     words = "train digits --out squared --method baseline --criterion mine:squared"
     call(folder, *words.split(), *TINY, *QUICK)
-    plain = ["train", "digits", "--out", "plain", "--method", "baseline"]
-    call(folder, *plain, *TINY, *QUICK)
+    call(folder, "train", "digits", "--out", "plain", "--method", "baseline", *TINY, *QUICK)
     first, second = weights(folder / "squared"), weights(folder / "plain")
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert "single" in call(folder, "evaluate", "squared")  # nobody's code is needed for that
@@ -128,14 +115,14 @@ def test_a_criterion_of_ones_own_is_for_training_alone(folder):
 def test_a_backbone_of_ones_own(folder):
     own = ["--backbone", "mine:Small", "--set", "model.options={in_channels: 1}", "--method", "sla"]
     call(folder, "train", "digits", "--out", "small", *own, *QUICK)
-    assert "--allow mine:Small" in call(folder, "evaluate", "small", code=2)
+    refused("--allow mine:Small", call, folder, "evaluate", "small")
     assert "aggregated" in call(folder, "evaluate", "small", "--allow", "mine:Small")
 
 
 def test_a_configuration_file_alone_imports_nothing(folder):
     (folder / "theirs.yaml").write_text("method: {name: 'mine:Remembering'}\ndata: {source: digits}\n")
-    said = call(folder, "train", "--config", "theirs.yaml", "--out", "theirs", *TINY, *QUICK, code=2)
-    assert "mine:Remembering is custom code" in said
+    words = ["train", "--config", "theirs.yaml", "--out", "theirs", *TINY, *QUICK]
+    refused("mine:Remembering is custom code", call, folder, *words)
     assert not (folder / "theirs").exists()
 
 
@@ -148,9 +135,7 @@ def test_a_configuration_file_alone_imports_nothing(folder):
     ],
 )
 def test_wrong_names_get_one_line(folder, name, words):
-    said = call(folder, "train", "digits", "--out", "wrong", "--method", name, *QUICK, code=2)
-    assert words in said
-    assert said.count("\n") == 1
+    refused(words, call, folder, "train", "digits", "--out", "wrong", "--method", name, *QUICK)
 
 
 def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
@@ -175,8 +160,7 @@ def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
         fields = module._option_fields()
         assert fields["factor"][1].description == "of the loss"  # the key method.factor
         method = sla.create_method("halved", factor=0.25)
-        with pytest.raises(InputError, match="method 'halved' has no option 'factr', did you mean 'factor'"):
-            sla.create_method("halved", factr=1)
+        refused("has no option 'factr', did you mean 'factor'", sla.create_method, "halved", factr=1)
         images, targets = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 0])
         torch.manual_seed(0)
         model = sla.create("convnet4", 3, method, width=4).eval()
@@ -185,6 +169,32 @@ def test_a_method_registered_in_one_file_is_an_option_of_the_configuration():
         torch.testing.assert_close(model(images, targets)["loss"], 0.25 * plain(images, targets)["loss"])
     finally:
         METHODS.pop("halved", None)
+
+
+def test_views_and_criteria_are_declared_once(monkeypatch):
+    """A name in one registry is a term of `method.views`, or a value of `method.imbalance`."""
+    monkeypatch.setattr("sla.views.FAMILIES", dict(FAMILIES))
+
+    @register_views("shift", shift3=(0, 1, 2))
+    class Shift(sla.Views):
+        def __init__(self, *pixels):
+            self.pixels, self.names = pixels, tuple(map(str, pixels))
+            self.text = f"shift({','.join(self.names)})"
+
+        def apply(self, input, view):
+            return input.roll(self.pixels[view], -1)
+
+    images = torch.rand(2, 3, 4, 4)
+    assert torch.equal(sla.parse_views("rot2*shift3").apply(images, 5), images.rot90(2, (2, 3)).roll(2, -1))
+    assert sla.parse_views("shift(0,3)").pixels == (0, 3)
+    refused("did you mean 'shift3'", sla.parse_views, "shift4")
+    refused("shift(0,1,2)*shift(0,3) repeats views", sla.parse_views, "shift3*shift(0,3)")
+    monkeypatch.setitem(CRITERIA, "most", Declared(lambda counts, *_: sla.CrossEntropy(torch.tensor(counts))))
+    part = MethodConfig(imbalance="most")
+    assert build_criterion(part, np.array([3, 1])).weight.tolist() == [3, 1]
+    refused(
+        "unknown imbalance 'mots', did you mean 'most'", validate, MethodConfig, {"imbalance": "mots"}, "x"
+    )
 
 
 class Whitened(nn.Module):
@@ -250,8 +260,8 @@ def test_a_method_of_ones_own_may_declare_options_and_is_planned_with_them(tmp_p
     own = {"method__name": "declared:Declared", "method__options": {"few": 3}}
     run = sla.fit("digits", tmp_path / "run", **tiny, **own)
     assert run.model.method.few == 3
-    with pytest.raises(InputError, match="needs 3 views of each image"):
-        sla.fit("digits", tmp_path / "wrong", method__views_per_step=2, **tiny, **own)
+    own["method__views_per_step"] = 2
+    refused("needs 3 views of each image", sla.fit, "digits", tmp_path / "wrong", **tiny, **own)
 
 
 def test_a_criterion_with_parameters_is_kept_for_resuming_and_not_needed_to_open(folder, tmp_path):

@@ -150,7 +150,7 @@ class Classifier(nn.Module):
     def classify(self, features: Tensor, inference: str | None = None) -> Tensor:
         """Class logits (B, N) from features (B, D) of unchanged images, in one pass: single or distilled."""
         inference = inference or self.best_inference
-        check_inference(inference, tuple(kind for kind in self.method.inferences if kind != "aggregated"))
+        check_inference(inference, tuple(name for name in self.method.inferences if name != "aggregated"))
         return self.method.classify(self.heads, features, inference)
 
     @renamed_arguments(how="inference", mean="average")
@@ -201,7 +201,7 @@ class Classifier(nn.Module):
         return torch.stack(found, 1)
 
     def logits_by_inference(self, input: Tensor) -> dict[str, Tensor]:
-        """Class logits (B, N) for every kind of inference of the model, with one pass per view."""
+        """Class logits (B, N) for every inference of the model, with one pass per view."""
         aggregates = "aggregated" in self.method.inferences
         features = self.view_features(input) if aggregates else self.features(input)
         found = self.logits_of_features(features)
@@ -214,9 +214,9 @@ class Classifier(nn.Module):
 
         If no inference aggregates, from features (B, D).
         """
-        kinds, found = self.method.inferences, {}
-        plain = features[:: len(self.method.views)] if "aggregated" in kinds else features
-        for inference in kinds:
+        inferences, found = self.method.inferences, {}
+        plain = features[:: len(self.method.views)] if "aggregated" in inferences else features
+        for inference in inferences:
             if inference == "aggregated":
                 found[inference] = self.method.aggregate(self.heads, features, "logits")
             else:

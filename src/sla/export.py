@@ -121,15 +121,15 @@ def describe(run: _Run, inference: str, preprocessing: bool) -> dict[str, str]:
     if isinstance(crop, CenterCrop):
         rule |= {"rule": "center_crop", "share": crop.share}
         square = f"the central square of the original, its side {crop.share:g} of the shorter one"
-        words = f"take {square}, from the squeezed picture, and {words}"
+        words = f"take {square}, from the resized picture, and {words}"
     elif isinstance(crop, CenterWindow):
         rule = {"rule": "center_window"}
         words = f"the {size} x {size} pixels in the middle; black around a smaller one"
     elif size == stored:
         rule, words = {"rule": "none"}, "no crop"
     steps = [
-        "decode to 8-bit RGB, upright by EXIF; transparency lies on white",
-        f"squeeze the whole picture into {stored} x {stored}, antialiased bicubic (a = -1/2); round",
+        "decode to 8-bit RGB, upright by EXIF; transparency on white",
+        f"resize to {stored} x {stored}, ignoring the aspect ratio, antialiased bicubic (a = -1/2); round",
         *([f"grey by {LUMA} of red, green, blue; round"] if grey else []),
         words,
         "divide by 255, subtract mean, divide by std, by channel; channels first: float32 (B, C, S, S)",

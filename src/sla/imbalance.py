@@ -6,8 +6,9 @@ priors by a constant, which does not affect a softmax.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -206,6 +207,25 @@ class LogitAdjusted(CrossEntropy):
         shift = self.tau * spread_classes(self.log_prior.to(weight), len(weight))
         bias = shift if bias is None else bias + shift
         return linear_cross_entropy(input, weight, bias, target, self.weight, self.label_smoothing)
+
+
+class Declared(NamedTuple):
+    """How a criterion is made of (counts (N,), label smoothing, start of deferred weights), and its head."""
+
+    make: Callable[[Counts, float, float], CrossEntropy]
+    head: str = "linear"
+
+
+CRITERIA = {  # by the names of `method.imbalance`
+    "none": Declared(lambda counts, smooth, start: CrossEntropy(label_smoothing=smooth)),
+    "cb": Declared(lambda counts, smooth, start: CrossEntropy(class_balanced_weights(counts), smooth)),
+    "ldam-drw": Declared(
+        lambda counts, smooth, start: LDAM(counts, class_balanced_weights(counts), smooth, start),
+        "cosine",
+    ),
+    "focal": Declared(lambda counts, smooth, start: Focal(label_smoothing=smooth)),
+    "logit-adjust": Declared(lambda counts, smooth, start: LogitAdjusted(counts, label_smoothing=smooth)),
+}
 
 
 def check_head(kind: str, criterion: Criterion) -> None:

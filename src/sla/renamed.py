@@ -29,4 +29,6 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]
 
 def warn_renamed(old: str, new: str) -> None:
     """Say that something has a new name; the old one works in this version and not in the next."""
-    warnings.warn(f"{old} is now {new}; the old name goes in the next version", SLAWarning, stacklevel=3)
+    warnings.warn(
+        f"{old} is now {new}; the old name will be removed in the next version", SLAWarning, stacklevel=3
+    )

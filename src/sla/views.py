@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class Views:
     names: tuple[str, ...]
     channels: int | None = None
     elements: frozenset[str] = frozenset()
+    family: str = ""  # the name of a registered class: sets of one family have views in common
 
     def __len__(self) -> int:
         return len(self.names)
@@ -65,6 +67,33 @@ class Views:
         return f"<views {self.text}: {', '.join(self.names)}>"
 
 
+class Family(NamedTuple):
+    """A registered class of views, and the arguments that its short names imply."""
+
+    make: Callable[..., Views]
+    short: dict[str, tuple[Any, ...]]
+
+
+FAMILIES: dict[str, Family] = {}
+Kind = TypeVar("Kind", bound=type[Views])
+
+
+def register_views(name: str, **short: tuple[Any, ...]) -> Callable[[Kind], Kind]:
+    """Decorate a class of views: the text `name(a,b)` makes it with these arguments, a short name with its.
+
+    A class without short names takes no arguments: `name` alone makes it.
+    """
+
+    def add(kind: Kind) -> Kind:
+        if name in FAMILIES:
+            raise InputError(f"views {name!r} are registered twice")
+        kind.family, FAMILIES[name] = name, Family(kind, short)
+        return kind
+
+    return add
+
+
+@register_views("none")
 class Identity(Views):
     """The unchanged image: M = 1, no label augmentation."""
 
@@ -76,6 +105,7 @@ class Identity(Views):
         return input
 
 
+@register_views("rot", rot4=(0, 90, 180, 270), rot2=(0, 180))
 class Rotation(Views):
     """Rotation by multiples of 90 degrees, counter-clockwise: `rot90(x, k)`. All four by default."""
 
@@ -85,8 +115,7 @@ class Rotation(Views):
             raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {list(degrees)}")
         _check_distinct("rotation", [str(d) for d in self.degrees])
         self.names = tuple(f"{d}°" for d in self.degrees)
-        short = {(0, 90, 180, 270): "rot4", (0, 180): "rot2"}
-        self.text = short.get(self.degrees, f"rot({','.join(map(str, self.degrees))})")
+        self.text = _write(self.family, self.degrees)
         self.elements = frozenset(f"rotation by {d}" for d in self.degrees[1:])
 
     def apply(self, input: Tensor, view: int) -> Tensor:
@@ -102,6 +131,7 @@ class Rotation(Views):
         return torch.rot90(input, turns, (-2, -1))
 
 
+@register_views("rgb", rgb3=("RGB", "GBR", "BRG"), rgb6=CHANNEL_ORDERS)
 class ColorPermutation(Views):
     """The colour channels in another order; all six orders by default, RGB first."""
 
@@ -111,13 +141,12 @@ class ColorPermutation(Views):
         self.orders = orders or CHANNEL_ORDERS
         for order in self.orders:
             if order not in CHANNEL_ORDERS:
-                raise InputError(f"unknown channel order {order!r}{nearest(order, CHANNEL_ORDERS)}")
+                raise InputError(f"unknown channel order {order!r}{nearest(str(order), CHANNEL_ORDERS)}")
         if self.orders[0] != "RGB":
             raise InputError(f"the first channel order must be RGB, the identity, not {self.orders[0]}")
         _check_distinct("channel order", list(self.orders))
         self.names = self.orders
-        short = {CHANNEL_ORDERS: "rgb6", ("RGB", "GBR", "BRG"): "rgb3"}
-        self.text = short.get(self.orders, f"rgb({','.join(self.orders)})")
+        self.text = _write(self.family, self.orders)
         self.elements = frozenset(f"channels {order}" for order in self.orders[1:])
 
     def apply(self, input: Tensor, view: int) -> Tensor:
@@ -235,29 +264,30 @@ def parse_views(text: str) -> Views:
     return views
 
 
+def view_names() -> list[str]:
+    """The terms of `parse_views` that need no arguments: none, rot4, rot2, ..."""
+    return [name for family, (_, short) in FAMILIES.items() for name in short or (family,)]
+
+
 def _parse_term(term: str, text: str) -> Views:
-    known: dict[str, Callable[[], Views]] = {
-        "none": Identity,
-        "rot2": lambda: Rotation(0, 180),
-        "rot4": Rotation,
-        "rgb3": lambda: ColorPermutation("RGB", "GBR", "BRG"),
-        "rgb6": ColorPermutation,
-    }
-    if term in known:
-        return known[term]()
     if is_plugin_name(term):
         return _own_views(term)
-    call = re.fullmatch(r"(rot|rgb)\(([^()]*)\)", term)
-    if call is None:
-        choices = (*known, "rot(0,90)", "rgb(RGB,BGR)")
-        where = "" if term == text.strip() else f" in {text!r}"
-        raise InputError(f"unknown view {term!r}{where}{nearest(term, choices)}")
-    arguments = [part.strip() for part in call[2].split(",")]
-    if call[1] == "rgb":
-        return ColorPermutation(*arguments)
-    if not all(argument.isdecimal() for argument in arguments):
-        raise InputError(f"rotations are 0 (first), 90, 180, 270 degrees, not {term!r}")
-    return Rotation(*map(int, arguments))
+    for family, (make, short) in FAMILIES.items():
+        call = re.fullmatch(rf"{family}\(([^()]*)\)", term) if short else None
+        if call is not None:
+            words = [word.strip() for word in call[1].split(",")]
+            return make(*(int(word) if word.isdecimal() else word for word in words))
+        if term in (short or (family,)):
+            return make(*short.get(term, ()))
+    where = "" if term == text.strip() else f" in {text!r}"
+    choices = (*view_names(), *(f"{family}(...)" for family in FAMILIES if FAMILIES[family].short))
+    raise InputError(f"unknown view {term!r}{where}{nearest(term, choices)}")
+
+
+def _write(family: str, arguments: tuple[Any, ...]) -> str:
+    """The text that `parse_views` makes these views from."""
+    short = [name for name, own in FAMILIES[family].short.items() if own == arguments]
+    return short[0] if short else f"{family}({','.join(map(str, arguments))})"
 
 
 def _own_views(name: str) -> Views:
@@ -290,7 +320,7 @@ def _refuse_look_alikes(first: list[Views], second: list[Views]) -> None:
     # Rotations (and channel orders) form a group: the product of two sets contains equal views.
     for a in first:
         for b in second:
-            if a == b or any(isinstance(a, k) and isinstance(b, k) for k in (Rotation, ColorPermutation)):
+            if a == b or (a.family and a.family == b.family):
                 product = f"{a.text}*{b.text}"
                 raise InputError(f"{product} repeats views: name them in one set")
 

@@ -26,7 +26,7 @@ def test_features_without_pooling(resolution, num_features):
 
 def test_another_size_needs_another_network():
     backbone = create_backbone("resnet12", width=0.125, pool=False)
-    with pytest.raises(InputError, match=r"maps of 2x2; images of 84x84 give 5x5: say resolution=84"):
+    with pytest.raises(InputError, match=r"maps of 2x2; images of 84x84 give 5x5: set resolution=84"):
         backbone.eval()(torch.randn(1, 3, 84, 84))
     pooled = create_backbone("resnet12", width=0.125).eval()
     assert pooled(torch.randn(1, 3, 84, 50)).shape == (1, pooled.num_features) == (1, 80)

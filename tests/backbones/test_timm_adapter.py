@@ -66,7 +66,7 @@ def test_features_are_timms_own(timm):
         ("resnet18.bogus", {}, "bogus"),
         ("resnet18", {"depth": 3}, "'depth'"),
         ("resnet18", {"num_classes": 3}, "no classes, its head has"),
-        ("resnet18", {"in_chans": 1}, "say in_channels"),
+        ("resnet18", {"in_chans": 1}, "use in_channels"),
         ("resnet18", {"features_only": True}, "one pooled vector"),
         ("resnet18", {"global_pool": ""}, r"gives \(1, 512, 7, 7\) for an image, not one vector"),
         ("inception_next_atto", {}, r"gives \(1, 0\) for an image"),  # it keeps a head of no classes
@@ -82,7 +82,9 @@ def test_weights_that_do_not_arrive_are_a_failure_and_not_wrong_input(timm, monk
         raise ConnectionError("no route\nmore lines")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(SLAError, match=r"weights of 'timm:resnet18' did not arrive: no route$") as caught:
+    with pytest.raises(
+        SLAError, match=r"weights of 'timm:resnet18' could not be downloaded: no route$"
+    ) as caught:
         create_backbone("timm:resnet18", pretrained=True)
     assert not isinstance(caught.value, InputError)
 

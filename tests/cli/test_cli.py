@@ -140,13 +140,6 @@ def test_a_warning_is_one_line(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err.splitlines() == ["sla: note: class b has one image", "sla: enough"]
 
 
-def test_the_help_of_train_names_every_method():
-    from sla.cli.train import METHODS
-    from sla.methods import METHODS as REGISTERED
-
-    assert f"{', '.join(REGISTERED)}, or package.module:Class" == METHODS
-
-
 def test_imports_and_help_are_light():
     """What answers at once loads no torch, and help not even numpy."""
     code = (

@@ -116,7 +116,7 @@ def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):
     (other / "class3" / "0.png").unlink()
     words = ["evaluate", runs / "plain", "--episodes", 2, "--data", other, "--shot"]
     assert "3-way episodes, 4 queries per class, of 9 classes, 71 images" in sla(*words, "1,3")
-    refused("the smallest class has 7 pictures: 7 shots leave none to ask", sla, *words, 7)
+    refused("the smallest class has 7 pictures: 7 shots leave no queries", sla, *words, 7)
     for label in range(2, 9):
         shutil.rmtree(other / f"class{label}")
     assert "2-way episodes, 7 queries per class, of 2 classes, 16 images" in sla(*words, "1")
@@ -131,7 +131,7 @@ def test_two_runs_that_cannot_be_paired_are_refused_before_anything_is_measured(
     for folder, (key, value) in zip(copies, (("test_query", 3), ("split_seed", 1)), strict=True):
         config = re.sub(rf"{key}: \d", f"{key}: {value}", (folder / "config.yaml").read_text())
         (folder / "config.yaml").write_text(config)
-    refused("these runs were set to 4 and 3: say --query", sla, "evaluate", runs / "plain", copies[0])
+    refused("these runs were set to 4 and 3: give --query", sla, "evaluate", runs / "plain", copies[0])
     refused("are tested on different images", sla, "evaluate", runs / "plain", copies[1])
     elsewhere = shutil.copytree(runs / "plain", tmp_path / "elsewhere")  # other pictures, the same names
     other = shutil.copytree(photos, tmp_path / "photos")

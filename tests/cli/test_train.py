@@ -191,7 +191,7 @@ def test_predict_does_not_read_the_catalogue(finished_run, pictures):
         (["train", "digits", "--set", "run.sede=1"], "did you mean 'run.seed'"),
         (["train", "digits", "--set", "run.seed"], "key=value"),
         (["train", "digits", "--config", "absent.yaml"], "absent.yaml: no such file"),
-        (["train", "digits", "--epochs", "1", "--minutes", "1"], "say how long once"),
+        (["train", "digits", "--epochs", "1", "--minutes", "1"], "the length is given more than once"),
         (["train", "--resume"], "--resume needs the run's folder"),
         (["train", "digits", "--set", "run.device=tpu9"], "tpu9"),
         (["train", "digits", "--imbalance", "ldam"], "method.imbalance: "),
@@ -283,7 +283,7 @@ def test_predict_skips_bad_pictures_on_request(run, pictures, tmp_path, monkeypa
 def test_a_run_refuses_what_it_cannot_do(run, tmp_path):
     refused("unknown inference 'foo'", Run(run).export, tmp_path / "model.onnx", "foo")
     for device in ("tpu9", "meta:x", *(() if torch.cuda.is_available() else ("cuda",))):
-        refused(f"no device '{device}' here", Run, run, device=device)
+        refused(f"no device '{device}' on this machine", Run, run, device=device)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -199,8 +199,7 @@ def test_a_run_from_before_the_record_is_checked_by_its_counts(trained, place):
     with pytest.warns(SLAWarning, match="written before runs recorded their images"):
         assert accuracies(Run(place / "run")) == accuracies(Run(trained / "run"))
     os.remove(place / "photos" / "a" / "000.png")
-    with pytest.raises(InputError, match="have changed since"):
-        Run(place / "run").evaluate()
+    refused("have changed since", Run(place / "run").evaluate)
 
 
 def test_images_that_stay_on_disk_are_known_by_their_files(trained, place, monkeypatch):
@@ -375,8 +374,7 @@ def test_scores_that_are_not_finite_are_an_error(place, capsys):
 
 def test_a_damaged_record_is_named(place):
     flip_bit(place / "run" / "images.safetensors", at=-3)
-    with pytest.raises(InputError, match=r"images.safetensors: damaged"):
-        Run(place / "run").evaluate()
+    refused(r"images.safetensors: damaged", Run(place / "run").evaluate)
 
 
 def test_few_shot_runs_are_checked_and_marked_too(tmp_path, stop_at):

@@ -247,7 +247,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         if images.ndim != 4 or not len(images):
             raise InputError(
                 f"images must be (n, H, W), (n, H, W, C) or (n, C, H, W), not {tuple(found.shape)}; for rows "
-                "of pixels say image_shape=(H, W)"
+                "of pixels pass image_shape=(H, W)"
             )
         if not bool(torch.isfinite(images).all()):
             raise InputError("the images have pixels that are NaN or infinite")

@@ -80,7 +80,7 @@ class ResNet12(nn.Module):
             size, given, found = self.map_size, input.shape[2:], maps.shape[2:]
             raise InputError(
                 f"resnet12 without pooling was made for maps of {size}x{size}; images of "
-                f"{given[0]}x{given[1]} give {found[0]}x{found[1]}: say resolution={given[0]}, or pool=true"
+                f"{given[0]}x{given[1]} give {found[0]}x{found[1]}: set resolution={given[0]}, or pool=true"
             )
         return maps.flatten(1)
 

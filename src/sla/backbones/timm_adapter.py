@@ -12,7 +12,7 @@ from sla.errors import InputError, MissingExtraError, SLAError, nearest
 _NOT_OPTIONS = {
     "num_classes": "a backbone has no classes, its head has",
     "features_only": "a backbone gives one pooled vector an image",
-    "in_chans": "say in_channels",
+    "in_chans": "use in_channels",
     # timm's weights come from timm's own list: a file or address named here is opened by nobody.
     **dict.fromkeys(("checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay"), "use load_state_dict"),
 }
@@ -46,7 +46,7 @@ def timm_backbone(name: str, *, in_channels: int = 3, pretrained: bool = False, 
     except (TypeError, RuntimeError) as error:
         raise InputError(f"backbone {name!r}: {_first_line(error)}") from error
     except OSError as error:
-        raise SLAError(f"the weights of {name!r} did not arrive: {_first_line(error)}") from error
+        raise SLAError(f"the weights of {name!r} could not be downloaded: {_first_line(error)}") from error
     size = options.get("img_size", model.pretrained_cfg["input_size"][-1])
     height, width = (size, size) if isinstance(size, int) else size
     model.num_features = _measure_width(name, model, (in_channels, height, width))

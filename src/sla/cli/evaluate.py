@@ -30,7 +30,7 @@ def evaluate(
     agreement: Agreement = None,
     members: Annotated[
         str | None,
-        typer.Option(help="Ensemble members: a kind of inference. Default: each run's best."),
+        typer.Option(help="Inference of the ensemble's members. Default: each run's best."),
     ] = None,
     checkpoint: Checkpoint = "chosen",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per batch.")] = 128,
@@ -39,7 +39,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     allow: Allow = None,
 ) -> None:
-    """Measure accuracy, calibration error and time for each kind of inference.
+    """Measure accuracy, calibration error and time for each inference.
 
     Accuracy is top 1, top 5, and balanced: the mean over classes.
     """
@@ -88,7 +88,7 @@ def evaluate(
         header,
         [
             (
-                kind,
+                name,
                 f"{s['top1']:.2f}",
                 f"{s['top5']:.2f}",
                 f"{s['balanced']:.2f}",
@@ -96,7 +96,7 @@ def evaluate(
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",
             )
-            for kind, s in found.items()
+            for name, s in found.items()
         ],
     )
 
@@ -138,21 +138,21 @@ def _alone(
 ) -> tuple[int, Scores]:
     dataset, found, all_views = run.dataset(data, on_bad_image, progress), {}, {}
     averaged = {"ten-crop": run.ten_crop, "flips": run.flips}
-    for kind in run.model.inferences if inference is None else (inference,):
-        start, passing = time.monotonic(), {"progress": progress, "what": f"{kind} inference", **options}
-        if kind in averaged:
-            outputs = averaged[kind](dataset, **passing)
+    for name in run.model.inferences if inference is None else (inference,):
+        start, passing = time.monotonic(), {"progress": progress, "what": f"{name} inference", **options}
+        if name in averaged:
+            outputs = averaged[name](dataset, **passing)
         else:
-            outputs = run.evaluate(dataset, inferences=(kind,), **passing)
+            outputs = run.evaluate(dataset, inferences=(name,), **passing)
         # Ten crops of an image are as confident as the one that the temperature was fitted for.
         plain = run.temperatures.get(run.model.best_inference, 1.0)
         fitted = run.temperatures | dict.fromkeys(averaged, plain)
         pace = _pace(start, len(dataset))
-        if kind == "aggregated":
+        if name == "aggregated":
             all_views = outputs.logits
-        if kind == "anytime":
+        if name == "anytime":
             outputs = replace(outputs, logits=all_views | outputs.logits)
-        found[kind] = outputs.scores(fitted)[kind] | pace
+        found[name] = outputs.scores(fitted)[name] | pace
     return len(dataset), found
 
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from sla.cli.names import FEWSHOT_METHODS
 from sla.cli.renamed import WithOldNames
 from sla.cli.settings import OnBadImage, RefuseOrSkip
 
 app = typer.Typer(
     help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
 )
-METHODS = "protonet, ridge, r2d2 or svm"
+METHODS = ", ".join(FEWSHOT_METHODS)
 Argument, Option = typer.Argument, typer.Option
 Method = Annotated[str | None, Option(help=f"For a pretrained backbone: {METHODS}.")]
 Views = Annotated[str | None, Option(help="For a pretrained backbone: none, rot4, ...")]
@@ -118,8 +119,8 @@ def evaluate(
         described.append({**named, "mean": mean, "ci95": half})
     for other in found.differences:
         mean, half = other.points.mean, other.points.high - other.points.mean
-        kinds = " - ".join(reversed(other.inferences))
-        rows.append(("second - first", other.shot, kinds, f"{mean:+.2f}", f"± {half:.2f}"))
+        both = " - ".join(reversed(other.inferences))
+        rows.append(("second - first", other.shot, both, f"{mean:+.2f}", f"± {half:.2f}"))
         described.append({"run": "second - first", "shot": other.shot, "mean": mean, "ci95": half})
     classes = found.dataset.num_classes
     if json_:

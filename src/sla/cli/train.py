@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.names import IMBALANCE, METHODS
 from sla.cli.settings import Allow
 
 if TYPE_CHECKING:
@@ -14,10 +15,7 @@ if TYPE_CHECKING:
     from sla.runs.config import TrainingConfig
     from sla.runs.run import OpenedRun, ScoreTable
 
-METHODS = (
-    "baseline, da, mt, sla, sla+sd, sla+ema, distilled, features, lorot, sla+memory, or package.module:Class"
-)
-IMBALANCE = "auto, none, cb, ldam-drw, focal, logit-adjust"
+ANY_METHOD = f"{', '.join(METHODS)}, or package.module:Class"
 Option = typer.Option
 
 
@@ -28,7 +26,7 @@ def train(
         Option(help="Start from a recipe of `sla reproduce recipes`, NAME or NAME:small."),
     ] = None,
     out: Annotated[Path | None, Option(help="Run folder. Default: runs/NAME.")] = None,
-    method: Annotated[str | None, Option(help=f"{METHODS}. Default: sla+sd.")] = None,
+    method: Annotated[str | None, Option(help=f"{ANY_METHOD}. Default: sla+sd.")] = None,
     views: Annotated[
         str | None, Option(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
     ] = None,
@@ -37,12 +35,14 @@ def train(
     augment: Annotated[str | None, Option(help="E.g. 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
     mix: Annotated[str | None, Option(help="Mix images and labels: 'cutmix(1.0, 0.5)', 'mixup(1)'.")] = None,
     criterion: Annotated[str | None, Option(help="package.module:Name instead of cross entropy.")] = None,
-    imbalance: Annotated[str | None, Option(help=f"For rare classes: {IMBALANCE}. Default: none.")] = None,
+    imbalance: Annotated[
+        str | None, Option(help=f"For rare classes: {', '.join(IMBALANCE)}. Default: none.")
+    ] = None,
     epochs: Annotated[float | None, Option(help="Passes over the training images.")] = None,
     iterations: Annotated[int | None, Option(help="Number of training steps.")] = None,
     minutes: Annotated[float | None, Option(help="Training time; sets the number of steps.")] = None,
     seed: Annotated[int | None, Option(help="Random seed.")] = None,
-    compare: Annotated[str | None, Option(help=f"Also train another method: {METHODS}.")] = None,
+    compare: Annotated[str | None, Option(help=f"Also train another method: {ANY_METHOD}.")] = None,
     config: Annotated[Path | None, Option(help="A YAML file; options override it.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. run.batch_size=64.")] = None,
     on_bad_image: Annotated[str | None, Option(help="Unreadable images: refuse or skip.")] = None,
@@ -50,7 +50,7 @@ def train(
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
     use_all: Annotated[
-        bool, Option("--use-all", help="At the end train again on all images, the held-out ones too.")
+        bool, Option("--use-all", help="At the end train again on all images, including the held-out ones.")
     ] = False,
     verbose: Annotated[bool, Option("--verbose", help="Print every accuracy at the end.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
@@ -145,7 +145,7 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     if not isinstance(judged, Run):
         raise InputError("--use-all is for classifiers")
     config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
-    print(f"now on all images, the held-out ones too, in {shown(out)}: nothing is left to judge it by")
+    print(f"again on all images, with the held-out ones, in {shown(out)}: nothing is left to judge it by")
     run = train_one(config, out, (out / "config.yaml").exists(), report=False)
     if process_numbers().rank == 0:
         keep_judgement(out, judged)

@@ -210,9 +210,9 @@ def compare(
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
     outputs = {}
     for run, dataset in images.of.items():
-        kinds = tuple(name for one, name in zip(runs, inferences, strict=True) if one is run)
+        own = tuple(name for one, name in zip(runs, inferences, strict=True) if one is run)
         what = f"evaluating {shown(run.folder)}"
-        outputs[run] = run.outputs(dataset, progress=progress, what=what, inferences=kinds)
+        outputs[run] = run.outputs(dataset, progress=progress, what=what, inferences=own)
     entries, classes = [], runs[0].classes
     for run, name in zip(runs, inferences, strict=True):
         # The runs may number the classes differently.

@@ -24,7 +24,7 @@ def evaluate_ensemble(
     progress: Progress = QUIET,
     **options: Any,
 ) -> Outputs:
-    """Class logits of the runs together, by one kind of inference for all or by each one's headline.
+    """Class logits of the runs together, by one inference for all or by each one's headline.
 
     On images of the first run's data that no run has seen, or on those of `data`; each run reads them as it
     was trained to.
@@ -42,10 +42,10 @@ def evaluate_ensemble(
         warnings.warn(" ".join(shared.notes), SLAWarning)
     total, targets = torch.zeros(()), torch.zeros(())
     for number, run in enumerate(runs):
-        kind = inference or run.model.method.headline
+        own = inference or run.model.method.headline
         passes = _OneOf(progress, number, len(runs))
-        outputs = run.evaluate(shared.of[run], passes, inferences=(kind,), **options)
-        total = total + outputs.logits[kind][:, [run.classes.index(name) for name in first.classes]]
+        outputs = run.evaluate(shared.of[run], passes, inferences=(own,), **options)
+        total = total + outputs.logits[own][:, [run.classes.index(name) for name in first.classes]]
         targets = outputs.targets if run is first else targets
     return Outputs({"ensemble": total / len(runs)}, targets)
 

@@ -18,37 +18,39 @@ from sla.tasks.classifier.run import Run
 def open_runs(
     names: Sequence[str | Run], inference: str | None, checkpoint: str
 ) -> tuple[list[Run], list[str]]:
-    """The runs, one object a folder, and the kind of inference of each; refused where they do not compare."""
+    """The runs, one object a folder, and the inference of each; refused where they do not compare."""
     if len(names) < 2:
-        raise InputError("give two runs or more, or two kinds of one: sla compare RUN:single RUN:aggregated")
+        raise InputError(
+            "give two runs or more, or two inferences of one: sla compare RUN:single RUN:distilled"
+        )
     opened: dict[Path, Run] = {}
     runs: list[Run] = []
-    kinds: list[str] = []
+    inferences: list[str] = []
     for name in names:
-        folder, kind = (name.folder, None) if isinstance(name, Run) else split_name(name)
+        folder, named = (name.folder, None) if isinstance(name, Run) else split_name(name)
         if isinstance(name, Run):
             opened.setdefault(folder.resolve(), name)
         run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
-        kind = kind or inference or run.model.method.headline
+        own = named or inference or run.model.method.headline
         try:
-            check_inference(kind, run.model.inferences)
+            check_inference(own, run.model.inferences)
         except InputError as error:
-            raise InputError(f"{shown(folder)}: {error}; a kind for one run alone is RUN:INFERENCE") from None
-        if (run, kind) in zip(runs, kinds, strict=True):
+            raise InputError(f"{shown(folder)}: {error}; for one run alone, RUN:INFERENCE") from None
+        if (run, own) in zip(runs, inferences, strict=True):
             raise InputError(
-                f"{shown(folder)}, {kind} inference, is there twice: name another run, or another kind of it "
-                "as RUN:INFERENCE"
+                f"{shown(folder)}, {own} inference, is there twice: name another run, or another inference "
+                "of it as RUN:INFERENCE"
             )
         check_labels(runs[0] if runs else run, run)
         runs.append(run)
-        kinds.append(kind)
-    return runs, kinds
+        inferences.append(own)
+    return runs, inferences
 
 
 def split_name(name: str) -> tuple[Path, str | None]:
     """`runs/a:single` -> (runs/a, single); a folder that is there with this very name is that folder."""
-    folder, colon, kind = name.rpartition(":")
-    return (Path(name), None) if not colon or Path(name).exists() else (Path(folder), kind)
+    folder, colon, inference = name.rpartition(":")
+    return (Path(name), None) if not colon or Path(name).exists() else (Path(folder), inference)
 
 
 def check_labels(first: Run, run: Run) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ WANTED = (
 )
 
 
-class Items:
+class Items(ABC):
     """`len` and `[i]`: an image (Pillow, array, tensor or path) and its label. Subclasses say where from."""
 
     are_files = False  # every image is the path of a file
@@ -36,11 +37,11 @@ class Items:
         self.name, self.classes = name, classes
         self.what = name if split == "train" else f"{name}, {split}"
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, row: int) -> tuple[Any, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def __getitem__(self, row: int) -> tuple[Any, Any]: ...
 
     @contextlib.contextmanager
     def naming(self, row: int) -> Iterator[None]:

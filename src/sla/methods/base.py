@@ -106,6 +106,10 @@ class Method:
         """Class logits (B, k, N) of images in known views (B, k), from their features (B*k, D)."""
         return heads["plain"](features).unflatten(0, views.shape)
 
+    def label_logits(self, heads: nn.ModuleDict, features: Tensor) -> Tensor:
+        """Logits of the labels that the method learns: (B, N) of classes, or (B, N*M) of joint labels."""
+        return heads["plain"](features)
+
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """Logits (B, M) of the view of each image; None if the method does not learn it."""
         return None

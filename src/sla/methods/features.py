@@ -41,6 +41,10 @@ class Features(Method):
         """Class logits (B, N) from features (B, D)."""
         return heads["plain"](F.normalize(features, dim=-1))
 
+    def label_logits(self, heads: nn.ModuleDict, features: Tensor) -> Tensor:
+        """Those of the classes."""
+        return self.classify(heads, features, "single")
+
     def classify_view(self, heads: nn.ModuleDict, features: Tensor, view: int) -> Tensor:
         """The only view, so the same as `classify`."""
         return self.classify(heads, features, "single")

@@ -240,6 +240,10 @@ class SLA(Method):
         own = select_view(heads["joint"](features), views.flatten(), len(self.views))
         return own.unflatten(0, views.shape)
 
+    def label_logits(self, heads: nn.ModuleDict, features: Tensor) -> Tensor:
+        """Those of the joint labels."""
+        return heads["joint"](features)
+
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """The joint head's logits of the view, summed over the classes."""
         return marginal_over_classes(heads["joint"](features), len(self.views))

@@ -4,6 +4,7 @@ The student learns where the unchanged image is among the views of a step. A sub
 answers; each is a file of its own.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from sla.methods.paper import SLA
 
 
 @dataclass(frozen=True)
-class TaughtSLA(SLA):
+class TaughtSLA(SLA, ABC):
     """L_SLA + KL(teacher || sigma(z_0; u)) + beta * CE(sigma(z_0; u), y), the last two of view 0."""
 
     distill: bool = True
@@ -27,9 +28,9 @@ class TaughtSLA(SLA):
         """Any one."""
         return 1
 
+    @abstractmethod
     def answers(self, joint_logits: Tensor, views: Tensor, context: StepContext) -> Tensor:
         """The teacher's class logits (B, N); `views` (B, k) are those of the joint logits (B*k, N*M)."""
-        raise NotImplementedError
 
     def losses(
         self, heads: nn.ModuleDict, features: Tensor, target: Target, context: StepContext = NO_CONTEXT

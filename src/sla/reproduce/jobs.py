@@ -11,6 +11,7 @@ from sla.recipes import SCALES
 from sla.recipes.load import Settings, recipe_settings, recipe_version
 from sla.reproduce.paper import Column, Experiment, Row, experiment
 
+LENGTHS = ("run.iterations", "run.epochs")
 MEMBERS = 4  # models of an ensemble
 NOT_RUN = {"not-run": "it is not implemented here"}  # kinds of row, and why
 WITH_MEMBERS = ("distil", "finetune")  # kinds that train from what their members trained
@@ -104,10 +105,14 @@ def jobs_of(cells: Iterable[Cell]) -> list[Job]:
 def cell_settings(row: Row, column: Column, scale: str) -> Settings:
     """The settings of a cell: its recipe (the column's, with the row's suffix), then column, then row."""
     name = column.recipe + row.suffix
-    settings = recipe_settings(name, scale) | recipe_version(name) | column.set | row.set
-    for length in ("run.iterations", "run.epochs"):
-        if row.times != 1 and settings.get(length):
-            settings[length] = max(round(settings[length] * row.times), 1)
+    recipe = recipe_settings(name, scale)
+    settings, times = recipe | recipe_version(name) | column.set | row.set, row.times
+    if scale == "smoke":  # seconds: no run is longer than its recipe says
+        settings |= {length: recipe.get(length) for length in LENGTHS if length in settings}
+        times = min(times, 1.0)
+    for length in LENGTHS:
+        if times != 1 and settings.get(length):
+            settings[length] = max(round(settings[length] * times), 1)
     return settings
 
 
@@ -135,6 +140,5 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
     if row.kind == "ensemble":
         # The first member is the single model of the same seed, so that the two are paired.
         members = tuple(Job("train", settings, seed + 100 * i, scale, label) for i in range(MEMBERS))
-        # `how` is the inference; renaming this setting would change the keys of finished jobs.
-        return Job("ensemble", {"how": row.score}, seed, scale, label, members)
+        return Job("ensemble", {"inference": row.score}, seed, scale, label, members)
     return Job(row.kind, settings, seed, scale, label)

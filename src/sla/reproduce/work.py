@@ -116,7 +116,7 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     from sla.compare.ensemble import evaluate_ensemble
 
     records, runs = _members(job, out)
-    inference = job.settings["how"]
+    inference = job.settings["inference"]
     outputs = evaluate_ensemble(runs, inference=inference, progress=progress)
     return {"scores": {"last": {inference: outputs.scores()["ensemble"]["top1"]}}, **_total(records)}
 

@@ -39,13 +39,13 @@ class Position:
 
 
 def save_checkpoint(
-    folder: Path, kind: str, position: Position, write_weights: Any, tensors: dict[str, Tensor]
+    folder: Path, name: str, position: Position, write_weights: Any, tensors: dict[str, Tensor]
 ) -> Path:
-    """Write `<kind>-<step>` below the folder, then remove older ones of its kind.
+    """Write `<name>-<step>` below the folder, then remove older ones of this name.
 
     `write_weights(path)` writes the model; `tensors` are the state beside it.
     """
-    target = folder / f"{kind}-{position.step:08d}"
+    target = folder / f"{name}-{position.step:08d}"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f".{target.name}.{secrets.token_hex(6)}"
@@ -62,7 +62,7 @@ def save_checkpoint(
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-    for other in _all(folder, kind):
+    for other in _all(folder, name):
         if other != target:
             shutil.rmtree(other, ignore_errors=True)
     return target
@@ -79,9 +79,9 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
 
-def find_checkpoint(folder: Path, kind: str) -> Path | None:
-    """The newest checkpoint of a kind; one that is there is complete."""
-    found = _all(folder, kind)
+def find_checkpoint(folder: Path, name: str) -> Path | None:
+    """The newest checkpoint of a name (last, best); one that is there is complete."""
+    found = _all(folder, name)
     return found[-1] if found else None
 
 
@@ -112,13 +112,13 @@ def check_file(path: Path, advice: str = "") -> None:
 def _intact(path: Path) -> str:
     """Which other checkpoint of the run has this file as it was written."""
     own, folder = path.parent.name.rpartition("-")[0], path.parent.parent
-    for kind in ("last", "best"):
-        other = find_checkpoint(folder, kind)
-        if kind == own or other is None:
+    for name in ("last", "best"):
+        other = find_checkpoint(folder, name)
+        if name == own or other is None:
             continue
         with suppress(InputError):
             check_file(other / path.name, "-")
-            return f" (--checkpoint {kind} is intact)"
+            return f" (--checkpoint {name} is intact)"
     return ""
 
 
@@ -148,11 +148,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _all(folder: Path, kind: str) -> list[Path]:
-    """The checkpoints of a kind in order; a copy under another name is somebody's own."""
-    found = folder.glob(f"{kind}-*") if folder.is_dir() else ()
+def _all(folder: Path, name: str) -> list[Path]:
+    """The checkpoints of a name in order; a copy under another is somebody's own."""
+    found = folder.glob(f"{name}-*") if folder.is_dir() else ()
     return sorted(
-        path for path in found if path.is_dir() and re.fullmatch(r"\d{8}", path.name[len(kind) + 1 :])
+        path for path in found if path.is_dir() and re.fullmatch(r"\d{8}", path.name[len(name) + 1 :])
     )
 
 

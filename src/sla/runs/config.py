@@ -230,7 +230,7 @@ def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]
     budgets = [key for key in BUDGETS if key in keys(kind)]
     named = [key for key in budgets if assignments.get(key) is not None]
     if len(named) > 1:
-        raise InputError(f"say how long once: {' or '.join(named)}")
+        raise InputError(f"the length is given more than once: {' or '.join(named)}")
     if named:  # a budget given now replaces that of a file
         assignments = dict.fromkeys(budgets) | assignments
     for dotted, value in assignments.items():

@@ -89,7 +89,7 @@ def check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"no device {device!r} here; cpu is always there") from None
+        raise InputError(f"no device {device!r} on this machine; cpu always works") from None
 
 
 def has_pretrained(backbone: str = "efficientnet_lite0") -> bool:

@@ -46,7 +46,7 @@ def describe_origin() -> dict[str, Any]:
     }
 
 
-def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -> dict[str, Any]:
+def describe_cost(loop: Loop, seen: int, inferences: Sequence[str], num_views: int) -> dict[str, Any]:
     """What a run cost that has seen so many images, every view counted, and what its inference costs."""
     model, size = loop.config.model, loop.config.model.resolution or 1
     backbone: nn.Module = loop.model.backbone  # type: ignore[assignment]
@@ -56,7 +56,7 @@ def describe_cost(loop: Loop, seen: int, kinds: Sequence[str], num_views: int) -
         "iterations": loop.steps,
         "images_seen": seen,
         "training_flop": 3 * forward * seen,  # backward costs twice the forward pass
-        "inference_flop": {kind: forward * (num_views if kind == "aggregated" else 1) for kind in kinds},
+        "inference_flop": {name: forward * (num_views if name == "aggregated" else 1) for name in inferences},
         "parameters": count_parameters(loop.model),
         "peak_memory_bytes": peak_memory(loop.device),
         "device": str(loop.device),

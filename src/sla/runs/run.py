@@ -1,6 +1,7 @@
 """What every opened run offers, whatever its task."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,7 @@ C = TypeVar("C", bound=TrainingConfig)
 M = TypeVar("M", bound=nn.Module)
 
 
-class OpenedRun(Generic[C, M]):
+class OpenedRun(ABC, Generic[C, M]):
     """A finished or stopped run with the model of one of its checkpoints; by default the chosen one.
 
     A subclass names its task and the class of its configuration, and reads its model.
@@ -78,12 +79,13 @@ class OpenedRun(Generic[C, M]):
         """That of the checkpoint."""
         return find_model_file(self.folder, self.checkpoint, self.stage)
 
+    @abstractmethod
     def _load_model(self, path: Path, device: str) -> M:
-        raise NotImplementedError
+        """The model in this file."""
 
+    @abstractmethod
     def score_table(self) -> ScoreTable:
         """The accuracies of its result; runs with the same header share a table."""
-        raise NotImplementedError
 
     @property
     def name(self) -> str:

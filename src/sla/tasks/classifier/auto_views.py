@@ -96,7 +96,7 @@ def _verdict(scores: dict[str, float], chosen: str, images: int, seconds: float)
     listed = ", ".join(f"{text} {score:.1f}%" for text, score in scores.items())
     second = max(score for text, score in scores.items() if text != chosen)
     close = second >= share(scores[chosen] * images / 100, images).low
-    luck = "; the difference may be luck" if close else ""
+    luck = "; the difference may be chance" if close else ""
     return (
         f"views {chosen}: best of {listed} on {images:,} held-out images after short trainings{luck}; "
         f"found in {seconds:.0f} seconds"

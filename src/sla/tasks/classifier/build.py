@@ -18,12 +18,6 @@ from sla.tasks.classifier.imbalance import build_criterion
 from sla.views import parse_views
 
 
-def build_method(config: ClassifierConfig, counts: Sequence[int] | np.ndarray | None = None) -> Method:
-    """The method with its views and its criterion; `counts` (N,) are the training images of each class."""
-    part = config.method
-    return plan_method(config, criterion=build_criterion(part, counts), head=part.head or "linear")
-
-
 def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
     """The method with its views and options; its criterion is cross entropy by default, enough for a plan."""
     part = config.method
@@ -42,14 +36,16 @@ def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
 def build_model(
     config: ClassifierConfig,
     classes: tuple[str, ...],
-    counts: Sequence[int] | np.ndarray | None = None,
+    counts: Sequence[int] | np.ndarray,
     first: bool = True,
 ) -> Classifier:
-    """A new classifier; see `with_first_weights`."""
+    """A new classifier; see `with_first_weights`. `counts` (N,) are the training images of each class."""
 
     def build(pretrained: bool) -> Classifier:
         options = dict(config.model.options) | ({"pretrained": True} if pretrained else {})
-        return create(config.model.backbone or "", len(classes), build_method(config, counts), **options)
+        criterion, head = build_criterion(config.method, counts), config.method.head or "linear"
+        method = plan_method(config, criterion=criterion, head=head)
+        return create(config.model.backbone or "", len(classes), method, **options)
 
     if config.model.weights == OWN and not is_passed(config.model.backbone or ""):
         raise InputError(f"model.weights={OWN} is for a module that is passed from Python; this is a name")

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 from pydantic import Field, create_model, field_validator
 
 from sla.errors import InputError, nearest
+from sla.imbalance import CRITERIA
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
 from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig, absolute_source
+from sla.views import view_names
 
 DISTIL = "distil"  # the stage after training
 FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
@@ -39,7 +41,7 @@ class MethodKeys(Part):
     name: str = Field("sla+sd", description=f"{', '.join(METHODS)}, or package.module:Class")
     options: dict[str, Any] = Field(default_factory=dict, description="options of your own method")
     criterion: str | None = Field(None, description="package.module:Name instead of cross entropy")
-    views: str = Field("rot4", description="rot4, rot2, rgb3, rgb6, products such as rot4*rgb3, or auto")
+    views: str = Field("rot4", description=f"{', '.join(view_names())}, products such as rot4*rgb3, or auto")
     views_share: float = Field(
         0.2, gt=0, lt=1, description="fraction of a run spent on choosing views, if auto"
     )
@@ -48,9 +50,7 @@ class MethodKeys(Part):
     )
     head: Literal["linear", "cosine"] | None = Field(None, description="linear, or cosine (ldam-drw)")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of class and joint labels")
-    imbalance: Literal["none", "auto", "cb", "ldam-drw", "focal", "logit-adjust"] = Field(
-        "none", description="for rare classes: auto, cb, ldam-drw, focal, logit-adjust"
-    )
+    imbalance: str = Field("none", description=f"for rare classes: {', '.join((AUTO, *CRITERIA))}")
     deferred: float = Field(
         0.8, ge=0, le=1, description="fraction of the run after which the weights of ldam-drw apply"
     )
@@ -60,6 +60,13 @@ class MethodKeys(Part):
     def _known(cls, name: str) -> str:
         if name not in METHODS and not is_plugin_name(name):
             raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
+        return name
+
+    @field_validator("imbalance")
+    @classmethod
+    def _declared(cls, name: str) -> str:
+        if name not in (known := (AUTO, *CRITERIA)):
+            raise InputError(f"unknown imbalance {name!r}{nearest(name, known)}")
         return name
 
 

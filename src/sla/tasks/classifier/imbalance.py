@@ -3,20 +3,19 @@
 import copy
 import inspect
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
-from sla.criteria import Criterion, CrossEntropy
+from sla.criteria import Criterion
 from sla.errors import InputError, shown
-from sla.imbalance import LDAM, Focal, LogitAdjusted, class_balanced_weights
+from sla.imbalance import CRITERIA
 from sla.plugins import import_plugin
-from sla.tasks.classifier.config import MethodConfig
+from sla.tasks.classifier.config import AUTO, MethodConfig
 
 # From this ratio of the largest class to the smallest on, `auto` acts. Assumed, not measured.
 UNEQUAL = 10.0
 # What `auto` then takes: docs/imbalance.md has the measurement.
-BY_DEFAULT: Final = "logit-adjust"
+BY_DEFAULT = "logit-adjust"
 
 
 def choose_imbalance(
@@ -32,7 +31,7 @@ def choose_imbalance(
             "least one of each class; add some, or take the class away"
         )
     unequal = counts[largest] >= UNEQUAL * max(counts[smallest], 1)
-    if chosen == "auto":
+    if chosen == AUTO:
         chosen = BY_DEFAULT if unequal else "none"
         than = "at least" if unequal else "less than"
         reasons.append(f"{found}, {than} {UNEQUAL:g} times as many: imbalance {chosen}")
@@ -40,31 +39,19 @@ def choose_imbalance(
         reasons.append(f"{found}: imbalance {chosen}")
     elif unequal:
         reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
-    head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
+    head = part.head or CRITERIA[chosen].head
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 
 
-def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> Criterion:
+def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray) -> Criterion:
     """The criterion of a resolved configuration, with the training images of each class (N,)."""
-    smoothing = part.label_smoothing
     if part.criterion is not None:
         return _own_criterion(part, counts)
-    if part.imbalance == "none":
-        return CrossEntropy(label_smoothing=smoothing)
-    if part.imbalance == "focal":
-        return Focal(label_smoothing=smoothing)
-    if counts is None or part.imbalance == "auto":
-        raise InputError(f"method.imbalance={part.imbalance} needs the training images of each class")
     numbers = [int(count) for count in counts]
-    if part.imbalance == "logit-adjust":
-        return LogitAdjusted(numbers, label_smoothing=smoothing)
-    weights = class_balanced_weights(numbers)
-    if part.imbalance == "cb":
-        return CrossEntropy(weights, smoothing)
-    return LDAM(numbers, weights, smoothing, part.deferred)
+    return CRITERIA[part.imbalance].make(numbers, part.label_smoothing, part.deferred)
 
 
-def _own_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | None) -> Criterion:
+def _own_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray) -> Criterion:
     """A function `(logits, target) -> loss`, or an object of a class, which may ask for `counts` (N,)."""
     assert part.criterion is not None
     if part.imbalance != "none" or part.label_smoothing:

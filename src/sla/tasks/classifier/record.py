@@ -7,7 +7,7 @@ import torch
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset
-from sla.labels import join_labels
+from sla.labels import join_labels, repeat_target
 from sla.runs.evaluation import iterate_eval
 from sla.runs.result import top1_scores
 from sla.sampling.protocols import limited
@@ -47,17 +47,15 @@ def some_training_images(train: Dataset) -> Dataset:
 
 @torch.inference_mode()
 def training_accuracy(model: Classifier, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> float:
-    """Percent of (image, view) whose training label is the most likely: a joint one if the model has those.
+    """Percent of (image, view) whose training label is the most likely; a joint one where it learns those.
 
     Over all views of the method; a network that fits its training set has 100.
     """
     method, right = model.method, 0
-    head = model.heads["joint"] if "joint" in model.heads else model.heads["plain"]
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
-        found = head(model.features(method.expand(images))).argmax(1)
-        wanted = batch.targets.repeat_interleave(len(method.views))
-        if "joint" in model.heads:
-            wanted = join_labels(batch.targets, len(method.views))
-        right += int((found == wanted).sum())
+        logits = method.label_logits(model.heads, model.features(method.expand(images)))
+        joint = logits.shape[1] > model.num_classes
+        wanted = (join_labels if joint else repeat_target)(batch.targets, len(method.views))
+        right += int((logits.argmax(1) == wanted).sum())
     return 100 * right / (len(dataset) * len(method.views))

@@ -284,7 +284,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         found = self.find_images(data, on_bad_image, progress)
         if found is None:
             source = shown(self.config.data.source)
-            raise InputError(f"{source} has no test images, and none were held out: say what to evaluate on")
+            raise InputError(
+                f"{source} has no test images, and none were held out: name the data to evaluate on"
+            )
         self.warn(found.notes)
         return found.dataset
 

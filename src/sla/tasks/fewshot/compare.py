@@ -30,7 +30,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """Points of the second model above the first, each by its best kind of inference, episode by episode."""
+    """Points of the second model above the first, each by its best inference, episode by episode."""
 
     shot: int
     inferences: tuple[str, str]
@@ -98,17 +98,17 @@ def score_episodes(
         settings, same["workers"] = model.config.episodes, model.config.data.workers
         found.append(evaluate_episodes(model.model, test, settings, progress=progress, **same))
     scores = [
-        Score(name, shot, kind, episode_interval(accuracies[shot][kind]))
+        Score(name, shot, inference, episode_interval(accuracies[shot][inference]))
         for name, model, accuracies in zip(names, models, found, strict=True)
         for shot in shots
-        for kind in model.model.inferences
+        for inference in model.model.inferences
     ]
     differences = []
     if len(models) == 2:
-        first, second = kinds = models[0].model.inferences[-1], models[1].model.inferences[-1]
+        first, second = best = models[0].model.inferences[-1], models[1].model.inferences[-1]
         for shot in shots:
             points = paired_interval(found[1][shot][second], found[0][shot][first])
-            differences.append(Difference(shot, kinds, points))
+            differences.append(Difference(shot, best, points))
     return EpisodeScores(count, ways, query, tests[0], scores, differences)
 
 
@@ -116,7 +116,7 @@ def _most_queries(tests: Sequence[Dataset], shot: int) -> int:
     """As many query images as the smallest class leaves."""
     smallest = min(int(test.counts().min()) for test in tests)
     if smallest <= shot:
-        left = f"{shot} shots leave none to ask; lower --shot"
+        left = f"{shot} shots leave no queries; lower --shot"
         raise InputError(f"the smallest class has {smallest} pictures: {left}")
     return min(smallest - shot, MOST_QUERIES)
 
@@ -126,5 +126,5 @@ def _agreed(option: str, given: Value | None, own: Sequence[Value]) -> Value:
     if given is not None:
         return given
     if len(set(own)) > 1:
-        raise InputError(f"these runs were set to {own[0]} and {own[1]}: say {option}")
+        raise InputError(f"these runs were set to {own[0]} and {own[1]}: give {option}")
     return own[0]

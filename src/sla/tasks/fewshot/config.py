@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from sla.runs.config import LoopConfig, ModelConfig, OptimizerConfig, Part, SourceConfig, TrainingConfig
-from sla.tasks.fewshot.heads import check_head
+from sla.tasks.fewshot.heads import HEADS, check_head
 from sla.views import parse_views
 
 
@@ -33,7 +33,7 @@ class FewShotModelConfig(ModelConfig):
 class FewShotMethod(Part):
     """How episodes are solved, with plain or joint labels."""
 
-    name: str = Field("ridge", description="protonet, ridge, r2d2 or svm")
+    name: str = Field("ridge", description=", ".join(HEADS))
     options: dict[str, Any] = Field(
         default_factory=dict, description="options of the method: regularization, c, scale, ..."
     )

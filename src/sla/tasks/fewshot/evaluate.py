@@ -55,23 +55,23 @@ def _place_for(shape: tuple[int, ...]) -> Tensor:
 def episode_accuracies(
     model: FewShotModel, embedded: Tensor, episodes: Episodes, count: int
 ) -> dict[str, np.ndarray]:
-    """Accuracy in percent of each of the first `count` episodes, (count,), by kind of inference.
+    """Accuracy in percent of each of the first `count` episodes, (count,), by inference.
 
     `embedded` is what `embed` made of the dataset that the episodes are drawn from.
     """
     device, size = next(model.parameters()).device, embedded.shape[1] * embedded.shape[2]
     images = episodes.way * (episodes.shot + episodes.num_query)
     at_a_time = max(AT_A_TIME // (images * size), 1)
-    found: dict[str, list[Tensor]] = {kind: [] for kind in model.inferences}
+    found: dict[str, list[Tensor]] = {inference: [] for inference in model.inferences}
     with evaluating(model):
         for first in range(0, count, at_a_time):
             batch = episodes.batch(first, min(at_a_time, count - first))
             support, targets, query, wanted = map(torch.from_numpy, batch)
             shown, asked = embedded[support].to(device), embedded[query].to(device)
             joint = model.joint_logits(shown, targets.to(device), asked, episodes.way)
-            for kind, logits in model.class_logits(joint).items():
-                found[kind].append(100 * (logits.argmax(2).cpu() == wanted).double().mean(1))
-    return {kind: torch.cat(parts).numpy() for kind, parts in found.items()}
+            for inference, logits in model.class_logits(joint).items():
+                found[inference].append(100 * (logits.argmax(2).cpu() == wanted).double().mean(1))
+    return {inference: torch.cat(parts).numpy() for inference, parts in found.items()}
 
 
 def evaluate_episodes(
@@ -87,19 +87,19 @@ def evaluate_episodes(
     workers: int = 0,
     progress: Progress = QUIET,
 ) -> dict[int, dict[str, np.ndarray]]:
-    """Accuracy in percent of each episode, by shot and kind of inference; the same episodes for every model.
+    """Accuracy in percent of each episode, by shot and inference; the same episodes for every model.
 
     What is not given is as `settings` has it.
     """
     named = ("--way", "--shot", "--query")
-    kinds = {
+    drawn = {
         shot: Episodes(dataset, way or settings.way, shot, query or settings.test_query, seed, named)
         for shot in shots or settings.test_shots
     }
     pipeline, what = model.preprocessing.eval_pipeline(), "embedding test images"
     embedded = embed(model, dataset, pipeline, workers=workers, progress=progress, what=what)
     count = episodes or settings.test_episodes
-    return {shot: episode_accuracies(model, embedded, some, count) for shot, some in kinds.items()}
+    return {shot: episode_accuracies(model, embedded, some, count) for shot, some in drawn.items()}
 
 
 def episode_interval(accuracies: np.ndarray) -> Interval:

@@ -43,7 +43,7 @@ class FewShotModel(nn.Module):
 
     @property
     def inferences(self) -> tuple[str, ...]:
-        """Kinds of inference: single (the plain image alone), aggregated (every view); the last is best."""
+        """single (the plain image alone), aggregated (every view); the last is best."""
         return ("single", "aggregated") if len(self.views) > 1 else ("single",)
 
     @property
@@ -73,7 +73,7 @@ class FewShotModel(nn.Module):
         return self.head(support.flatten(1, 2), joint, query.flatten(1, 2), way * count)
 
     def class_logits(self, joint_logits: Tensor) -> dict[str, Tensor]:
-        """(E, Q*M, way*M) -> (E, Q, way) by kind of inference."""
+        """(E, Q*M, way*M) -> (E, Q, way) by inference."""
         count, (episodes, rows, _) = len(self.views), joint_logits.shape
         shape = (episodes, rows // count)
         single = select_view(joint_logits.flatten(0, 1)[::count], 0, count).unflatten(0, shape)

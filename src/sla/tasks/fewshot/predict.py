@@ -38,7 +38,7 @@ def adapt_to_folder(
     """Learn the classes of a folder `<class>/*.jpg`; pictures held out in turn set the temperature."""
     path = Path(folder).expanduser()
     if not path.is_dir():
-        raise InputError(f"{shown(path)}: no such folder; --support has one folder for each thing")
+        raise InputError(f"{shown(path)}: no such folder; --support has one folder for each class")
     index = open_index(path)
     files, labels = file_images(model.preprocessing, index.paths[:]), index.targets
     if on_bad_image == "skip":

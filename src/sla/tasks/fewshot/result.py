@@ -12,7 +12,7 @@ from sla.tasks.fewshot.trainer import FewShotTrainer
 
 
 def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
-    """Test accuracies by checkpoint, shot and kind of inference, and what they cost. Test chooses nothing."""
+    """Test accuracies by checkpoint, shot and inference, and what they cost. Test chooses nothing."""
     plan, config = trainer.plan, trainer.config
     found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress)) if plan.test else {}
     splits = (("train", plan.train), ("val", plan.val), ("test", plan.test))
@@ -33,17 +33,18 @@ def make_result(trainer: FewShotTrainer, progress: Progress) -> dict[str, Any]:
 def _evaluate(
     trainer: FewShotTrainer, progress: Progress, checkpoint: str, weights: Path
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """By shot and kind: the mean over test episodes, and half the width of its 95% interval."""
+    """By shot and inference: the mean over test episodes, and half the width of its 95% interval."""
     assert trainer.plan.test is not None
     model, config = load_model(weights, trainer.device), trainer.config
     workers = config.data.workers
     found = evaluate_episodes(model, trainer.plan.test, config.episodes, workers=workers, progress=progress)
     described: dict[str, dict[str, dict[str, float]]] = {}
-    for shot, kinds in found.items():
+    for shot, accuracies in found.items():
         described[str(shot)] = {}
-        for kind, values in kinds.items():
+        for inference, values in accuracies.items():
             interval = episode_interval(values)
-            described[str(shot)][kind] = {"top1": interval.mean, "ci95": interval.high - interval.mean}
+            half = interval.high - interval.mean
+            described[str(shot)][inference] = {"top1": interval.mean, "ci95": half}
     return described
 
 
@@ -57,6 +58,6 @@ def _cost(trainer: FewShotTrainer) -> dict[str, Any]:
 def record_run(run: Any) -> dict[str, Any]:
     """Test accuracies by shot and inference; the test episodes are the same for every method and seed."""
     more: dict[str, float] = {}
-    for shot, kinds in run.result["accuracies"]["last"]["test"].items():
-        more |= top1_scores(kinds, f"{shot}-shot ")
+    for shot, scores in run.result["accuracies"]["last"]["test"].items():
+        more |= top1_scores(scores, f"{shot}-shot ")
     return {"more": more}

@@ -33,10 +33,10 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, shot and inference."""
         rows = [
-            (f"{checkpoint}, {shot}-shot", kind, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
+            (f"{checkpoint}, {shot}-shot", inference, f"{scores['top1']:.2f} ± {scores['ci95']:.2f}")
             for checkpoint, found in self.result["accuracies"].items()
-            for shot, kinds in found["test"].items()
-            for kind, scores in kinds.items()
+            for shot, tested in found["test"].items()
+            for inference, scores in tested.items()
         ]
         return ScoreTable(("test classes", "inference", "accuracy %"), rows)
 
@@ -45,13 +45,13 @@ class FewShotRun(OpenedRun[FewShotConfig, FewShotModel]):
         given = with_class_splits(self.given, self.config) if self.given is not None else None
         test = (self.splits or given or load_splits(self.config, progress)).test
         if test is None:
-            raise InputError(f"{self.folder}: its data has no test classes: say what to test on with --data")
+            raise InputError(f"{self.folder}: its data has no test classes: name other data with --data")
         return test
 
     def evaluate(
         self, dataset: Dataset | None = None, progress: Progress = QUIET, **options: Any
     ) -> dict[int, dict[str, np.ndarray]]:
-        """Accuracy in percent of each episode, by shot and kind of inference, on the run's own test classes.
+        """Accuracy in percent of each episode, by shot and inference, on the run's own test classes.
 
         `options` are those of `evaluate_episodes`.
         """

@@ -31,9 +31,9 @@ class FewShotTrainer(Loop):
         assert part.per_step is not None
         self.per_step = part.per_step
         model = build_first_model(plan, first=is_new(folder))
-        kinds = model.inferences
+        names = model.inferences
         super().__init__(
-            model, config, plan.train, folder, Group(), losses=(), inferences=kinds, headline=kinds[-1]
+            model, config, plan.train, folder, Group(), losses=(), inferences=names, headline=names[-1]
         )
         self.episodes = Episodes(plan.train, part.way, part.shot, part.query, config.run.seed)
         self.targets = [
@@ -80,7 +80,7 @@ class FewShotTrainer(Loop):
         episodes = Episodes(val, part.way, part.val_shot or 1, part.test_query)
         embedded = embed(self.model, val, self.eval_pipeline, workers=self.config.data.workers)
         scores = episode_accuracies(self.model, embedded, episodes, part.val_episodes)
-        return {kind: float(values.mean()) for kind, values in scores.items()}
+        return {inference: float(values.mean()) for inference, values in scores.items()}
 
     def write_weights(self, path: Path) -> None:
         """A model for `load_model`."""
