@@ -57,5 +57,6 @@ def training_accuracy(model: Classifier, dataset: Dataset, pipeline: Pipeline, *
         logits = method.label_logits(model.heads, model.features(method.expand(images)))
         joint = logits.shape[1] > model.num_classes
         wanted = (join_labels if joint else repeat_target)(batch.targets, len(method.views))
+        assert isinstance(wanted, torch.Tensor)  # of labels that are not mixed
         right += int((logits.argmax(1) == wanted).sum())
     return 100 * right / (len(dataset) * len(method.views))
