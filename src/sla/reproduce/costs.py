@@ -118,8 +118,11 @@ def flop_of(settings: Settings) -> float:
         pixels = math.prod(CATALOGUE[settings["data.source"]].shape)
         return 2.0 * (1 + BACKWARD) * pixels * images_of(settings) * 2  # a linear map to two labels
     passes = (1 + BACKWARD) * images_of(settings)
-    if "episodes.way" not in settings and (method := _method(settings)).averaged_teacher:
-        passes += _steps(settings) * settings["run.batch_size"] * len(method.views)  # forward only
+    if "episodes.way" not in settings:  # answers from all views, forward only
+        method = _method(settings)
+        answered = settings["run.batch_size"] if method.averaged_teacher else 0
+        answered += _unlabelled(settings) if method.wants_answers else 0
+        passes += _steps(settings) * answered * len(method.views)
     return float(_forward_of(settings) * passes)
 
 
@@ -135,11 +138,22 @@ def images_of(settings: Settings) -> int:
         return base * len(parse_views(settings["method.views"]))
     method = _method(settings)
     views = settings.get("method.views_per_step") or method.usual_views or len(method.views)
-    return _steps(settings) * settings["run.batch_size"] * min(views, len(method.views))
+    per_step = settings["run.batch_size"] + _unlabelled(settings)
+    return _steps(settings) * per_step * min(views, len(method.views))
 
 
 def _method(settings: Settings) -> Method:
-    return create_method(settings["method.name"], parse_views(settings["method.views"]))
+    weight = {
+        key: settings[f"method.{key}"] for key in ("consistency_weight",) if f"method.{key}" in settings
+    }
+    return create_method(settings["method.name"], parse_views(settings["method.views"]), **weight)
+
+
+def _unlabelled(settings: Settings) -> int:
+    """Unlabelled images per step."""
+    if settings.get("data.unlabelled") is None:
+        return 0
+    return settings.get("run.unlabelled_batch_size") or settings["run.batch_size"]
 
 
 def _steps(settings: Settings) -> int:

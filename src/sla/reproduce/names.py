@@ -24,6 +24,7 @@ STUDIES = {  # not in the paper: studies.yaml
     "student-pilots": "Students in one pass: candidates, on held-out images",
     "rivals": "Rivals of SLA at the same training cost",
     "capacity": "Capacity: the gain of joint labels against the width of the network",
+    "semi": "Semi-supervised: few labels, and images without labels",
 }
 
 EXPERIMENTS = PAPER | STUDIES

@@ -57,9 +57,14 @@ def same_source(one: str, other: str) -> bool:
     return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def with_policies(config: Tree) -> Tree:
-    """The configuration with what the files of its policies held: a file may change or disappear."""
-    kept = read_policies(config.augment or "none", config.policies)
+def with_policies(config: Tree, *augments: str) -> Tree:
+    """The configuration with what the files of its policies held: a file may change or disappear.
+
+    `augments`: further augmentations, beside the one of the training images.
+    """
+    kept: dict[str, Any] = {}
+    for text in (config.augment or "none", *augments):
+        kept |= read_policies(text, config.policies)
     return config.model_copy(update={"policies": kept})
 
 

@@ -16,6 +16,17 @@ FEATURES = "features"  # the stage before training, and the method of a run that
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 
 
+def absolute_source(source: str | None) -> str | None:
+    """A path that means the same from anywhere; the name of a dataset, and what is not there, as it is."""
+    if source is None:
+        return None
+    from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
+
+    if source in CATALOGUE or not Path(source).expanduser().exists():
+        return source
+    return str(Path(source).expanduser().absolute())
+
+
 class DataConfig(SourceConfig):
     """Where the images come from and which of them are trained on."""
 
@@ -32,6 +43,17 @@ class DataConfig(SourceConfig):
         False, description="keep resized images in the cache folder, so that they are decoded only once"
     )
     sampling: Literal["epochs", "random"] = Field("epochs", description="epochs, or a random batch per step")
+    unlabelled: str | None = Field(
+        None, description="more images, without labels, to train on: a folder, or the name of a dataset"
+    )
+    unlabelled_count: int | None = Field(
+        None, ge=1, description="so many of the unlabelled images, drawn by run.seed; default: all"
+    )
+
+    @field_validator("unlabelled")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        return absolute_source(source)
 
 
 class MethodKeys(Part):
@@ -88,6 +110,9 @@ class RunConfig(LoopConfig):
     """Length, device and output of a classifier run."""
 
     batch_size: int | None = Field(None, ge=1, description="base images per step, over all processes")
+    unlabelled_batch_size: int | None = Field(
+        None, ge=1, description="unlabelled images per step, over all processes; default: as many as labelled"
+    )
     epochs: float | None = Field(None, gt=0, description="passes over the training images")
     minutes: float | None = Field(
         None, gt=0, description="training time; converted to iterations at the start"
@@ -130,14 +155,7 @@ class DistilConfig(Part):
     @field_validator("teacher", "unlabelled")
     @classmethod
     def _absolute(cls, source: str | None) -> str | None:
-        """A path that means the same from anywhere."""
-        if source is None:
-            return None
-        from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
-
-        if source in CATALOGUE or not Path(source).expanduser().exists():
-            return source
-        return str(Path(source).expanduser().absolute())
+        return absolute_source(source)
 
 
 class ClassifierConfig(TrainingConfig):
@@ -149,6 +167,11 @@ class ClassifierConfig(TrainingConfig):
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()
     mix: str | None = Field(None, description="mixing of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
+    strong_augment: str | None = Field(
+        None,
+        description="augmentation of unlabelled images if method.consistency_weight is above 0; default: "
+        "augment, with randaugment and cutout",
+    )
     stages: tuple[Literal["features", "train", "distil"], ...] | None = Field(
         None,
         description="train; before it features: a linear classifier on frozen features; after it distil: a "

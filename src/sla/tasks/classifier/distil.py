@@ -41,7 +41,7 @@ from sla.tasks.classifier.config import (
 )
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets
+from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
 DISTILLED = "distilled"  # the method
 NOT_SELECTING = {"source", "root", "workers", "cache", "sampling"}  # images are found again by content
@@ -133,9 +133,7 @@ def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     last = find_checkpoint(folder / "checkpoint", "last")
     assert last is not None
     position, _ = read_state(last)
-    views = config.method.views_per_step or len(model.method.views)
-    seen = position.step * (config.run.batch_size or 1) * views
-    return 3 * forward_flop(config, model) * seen, position.seconds
+    return forward_flop(config, model) * step_passes(config) * position.step, position.seconds
 
 
 def forward_flop(config: ClassifierConfig, model: Classifier) -> int:
@@ -221,7 +219,7 @@ class Distiller(Trainer):
         keys = self.memory.keys.clone()
         super().resume()
         if not torch.equal(keys, self.memory.keys):
-            source = shown(self.config.distil.unlabelled or "")
+            source = shown(self.config.distil.unlabelled or self.config.data.unlabelled or "")
             raise InputError(f"{source}: its images are not those that the run began with: restore them")
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
@@ -281,7 +279,7 @@ def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, flo
     if not config.has_stage(DISTIL):
         return 0.0, 0.0
     part, num_views = config.distil, len(plan_method(config).views)
-    step = 3 * (config.method.views_per_step or num_views)
+    step = step_passes(config) / (config.run.batch_size or 1)
     answers = 0 if part.cached else part.teacher_views or num_views
     once = images * num_views / (config.run.batch_size or 1) if part.cached else 0.0
     return student_share(config) * (3 + answers) / step, once / step

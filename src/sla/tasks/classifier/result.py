@@ -26,6 +26,7 @@ from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
 from sla.tasks.classifier.features import FeatureFit, First
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
@@ -63,6 +64,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             "train": len(plan.train),
             "val": len(plan.val) if plan.val else 0,
             "test": len(plan.test) if plan.test else 0,
+            **({} if plan.unlabelled is None else {"unlabelled": len(plan.unlabelled)}),
         },
         "train_counts": plan.train.counts().tolist(),
         "cost": _with_quick(_cost(trainer, found["last"][1]), trainer, quick),
@@ -185,10 +187,12 @@ def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
+    if trainer.unlabelled is not None:
+        seen += trainer.steps * (trainer.config.run.unlabelled_batch_size or 0) * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
-    if method.averaged_teacher:  # it answers from all views, without a backward pass
-        passes = trainer.steps * trainer.batch_size * len(method.views)
-        cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
+    if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
+        passes = step_passes(trainer.config) * trainer.steps
+        cost["training_flop"] = forward_flop(trainer.config, trainer.model) * passes
     scores = last.scores.get("test") or last.scores.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
