@@ -84,8 +84,9 @@ def evaluate(
     if "anytime" in found:
         print(_about_anytime(runs[0], found["anytime"]))
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
+    groups = [name for name in ("old", "new") if any(name in s for s in found.values())]
     print_table(
-        header,
+        (*header, *(f"{name} classes %" for name in groups)),
         [
             (
                 kind,
@@ -95,6 +96,7 @@ def evaluate(
                 f"{s['ece']:.2f}",
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",
+                *(f"{s[name]:.2f}" if name in s else "" for name in groups),
             )
             for kind, s in found.items()
         ],
@@ -152,7 +154,7 @@ def _alone(
             all_views = outputs.logits
         if kind == "anytime":
             outputs = replace(outputs, logits=all_views | outputs.logits)
-        found[kind] = outputs.scores(fitted)[kind] | pace
+        found[kind] = outputs.scores(fitted)[kind] | run.group_scores(outputs).get(kind, {}) | pace
     return len(dataset), found
 
 

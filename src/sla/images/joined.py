@@ -68,10 +68,10 @@ class Joiner:
         if len(stores) > 1:
             self.images = JoinedImages(tuple(stores.values()))
         starts = self.images.starts if isinstance(self.images, JoinedImages) else [0]
-        self.starts = dict(zip(stores, starts, strict=True))
+        self.starts = {id(self.images): 0} | dict(zip(stores, starts, strict=True))
 
     def join(self, datasets: Sequence[Dataset]) -> Dataset:
-        """The images of these datasets, in their order; their stores are among those given at first."""
+        """The images of these datasets, in their order; their stores were given, or are the joined one."""
         targets, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for dataset in datasets:
             numbers = np.array([self.numbers[name] for name in dataset.classes], np.int64)

@@ -12,6 +12,8 @@ from sla.recipes.load import Settings, recipe_settings, recipe_version
 from sla.reproduce.paper import Column, Experiment, Row, experiment
 
 MEMBERS = 4  # models of an ensemble
+GROWTHS = 4  # times that a run grows, each time by a quarter of its first classes
+STAGED = ("distil", "grow")  # kinds of rows whose run starts from another one, with settings of their own
 NOT_RUN = {  # kinds of row, and why
     "not-run": "it is not implemented here",
     "pretrain": "pre-training is not part of this package yet",
@@ -37,7 +39,7 @@ class Job:
     @property
     def trains(self) -> bool:
         """Whether it trains a network; the others evaluate their members."""
-        return self.kind == "distil" or not self.members
+        return self.kind in STAGED or not self.members
 
     @property
     def threads(self) -> int | None:
@@ -94,6 +96,13 @@ def cells_of(
     return found
 
 
+def growth_of(first: int, available: int, times: int) -> tuple[int, list[int]]:
+    """How many classes are added each time, and how many there are before each time, while more are left."""
+    each = max(first // GROWTHS, 1)
+    before = [first + number * each for number in range(times)]
+    return each, [count for count in before if count + each <= available]
+
+
 def jobs_of(cells: Iterable[Cell]) -> list[Job]:
     """The distinct jobs, members of others first."""
     found: dict[str, Job] = {}
@@ -117,10 +126,11 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
     place = table.columns[column]
     settings = cell_settings(row, place, scale)
     label = f"{place.label}, {row.label}"
-    if row.kind == "distil":
-        own = {key: value for key, value in settings.items() if key.startswith("distil.")}
+    if row.kind in STAGED:
+        own = {key: value for key, value in settings.items() if key.startswith(f"{row.kind}.")}
         settings = {key: value for key, value in settings.items() if key not in own}
-        return Job("distil", own, seed, scale, label, (Job("train", settings, seed, scale, label),))
+        own |= {"times": GROWTHS} if row.kind == "grow" else {}
+        return Job(row.kind, own, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind in ("ten-crop", "flips", "curves"):
         return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "ensemble":

@@ -27,8 +27,23 @@ def absolute_source(source: str | None) -> str | None:
     return str(Path(source).expanduser().absolute())
 
 
+class EarlierData(Part):
+    """Data of a run that another one grew from: a source, its folder of datasets, and the classes used."""
+
+    source: str
+    root: str | None = None
+    classes: tuple[str | int, ...] | None = None
+
+
 class DataConfig(SourceConfig):
     """Where the images come from and which of them are trained on."""
+
+    classes: tuple[str | int, ...] | None = Field(
+        None, description="only these classes, by name, number or range: 'cat, dog', 0-19; default: all"
+    )
+    earlier: tuple[EarlierData, ...] = Field(
+        (), description="data whose classes come first, of a run by `sla grow`; filled in automatically"
+    )
 
     hold_out: float = Field(0.1, ge=0, lt=1, description="fraction of train held out, unless there is a val")
     hold_out_seed: int = Field(0, ge=0, description="selects the held-out images, independently of run.seed")
@@ -54,6 +69,14 @@ class DataConfig(SourceConfig):
     @classmethod
     def _absolute(cls, source: str | None) -> str | None:
         return absolute_source(source)
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _listed(cls, classes: Any) -> Any:
+        """`cat, dog` and `3` are lists too."""
+        if isinstance(classes, str):
+            return tuple(name.strip() for name in classes.split(",") if name.strip())
+        return (classes,) if isinstance(classes, int) else classes
 
 
 class MethodKeys(Part):
@@ -158,6 +181,26 @@ class DistilConfig(Part):
         return absolute_source(source)
 
 
+class GrowConfig(Part):
+    """How a run adds classes to another one."""
+
+    run: str | None = Field(None, description="run folder that this one adds classes to, of `sla grow`")
+    checkpoint: Literal["last", "best"] = Field("last", description="of that run: last or best")
+    checksum: str | None = Field(None, description="of that run's weights; filled in automatically")
+    keep: int = Field(
+        20, ge=0, description="training images kept of each old class, nearest to its mean; 0: none"
+    )
+    weight: float = Field(
+        1.0, ge=0, description="weight of the distillation of the old model's answers; 0: fine-tuning"
+    )
+    temperature: float = Field(2.0, gt=0, description="temperature of that distillation")
+
+    @field_validator("run")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        return absolute_source(source)
+
+
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
@@ -178,6 +221,12 @@ class ClassifierConfig(TrainingConfig):
         "student of the aggregated answer. Default: features, train from pretrained weights; else train",
     )
     distil: DistilConfig = DistilConfig()
+    grow: GrowConfig = GrowConfig()
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether the run adds classes to another one."""
+        return self.grow.run is not None
 
     @field_validator("stages", mode="before")
     @classmethod

@@ -36,6 +36,7 @@ from sla.tasks.classifier.config import (
     OPTION_FIELDS,
     ClassifierConfig,
     DataConfig,
+    GrowConfig,
     student_share,
     student_steps,
 )
@@ -77,6 +78,7 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
             "mix": None,
             "stages": ("train",),
             "distil": part.model_copy(update=own),
+            "grow": GrowConfig(),
         }
     )
 

@@ -6,27 +6,33 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import torch
 
 from sla.criteria import Criterion, CrossEntropy
 from sla.errors import InputError, shown
 from sla.imbalance import LDAM, Focal, LogitAdjusted, class_balanced_weights
 from sla.plugins import import_plugin
-from sla.tasks.classifier.config import MethodConfig
+from sla.tasks.classifier.config import AUTO, MethodConfig
 
 # From this ratio of the largest class to the smallest on, `auto` acts. Assumed, not measured.
 UNEQUAL = 10.0
 # What `auto` then takes: docs/imbalance.md has the measurement.
 BY_DEFAULT: Final = "logit-adjust"
+ABSENT = -1e4  # log prior of a class without images: it plays no part in the loss of the others
 
 
 def choose_imbalance(
-    part: MethodConfig, counts: np.ndarray, classes: Sequence[str]
+    part: MethodConfig, counts: np.ndarray, classes: Sequence[str], grown: bool = False
 ) -> tuple[MethodConfig, list[str]]:
-    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons."""
+    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons.
+
+    `grown`: classes may be without images, where the old model knows them; then logits can be adjusted.
+    """
     smallest, largest = int(np.argmin(counts)), int(np.argmax(counts))
     found = f"classes have {counts[smallest]:,} to {counts[largest]:,} training images"
     chosen, reasons = part.imbalance, []
-    if chosen != "none" and not counts[smallest]:
+    absent = not counts[smallest] and not (grown and chosen in ("logit-adjust", AUTO))
+    if chosen != "none" and absent:
         raise InputError(
             f"class {shown(classes[smallest])!r} has no training image: method.imbalance={chosen} needs at "
             "least one of each class; add some, or take the class away"
@@ -38,8 +44,12 @@ def choose_imbalance(
         reasons.append(f"{found}, {than} {UNEQUAL:g} times as many: imbalance {chosen}")
     elif chosen != "none":
         reasons.append(f"{found}: imbalance {chosen}")
-    elif unequal:
+    elif unequal and not grown:
         reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
+    if grown and not counts[smallest] and part.label_smoothing:
+        raise InputError(
+            "method.label_smoothing smooths towards classes without images: keep one of each, or set it to 0"
+        )
     head = part.head or ("cosine" if chosen == "ldam-drw" else "linear")
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 
@@ -57,7 +67,9 @@ def build_criterion(part: MethodConfig, counts: Sequence[int] | np.ndarray | Non
         raise InputError(f"method.imbalance={part.imbalance} needs the training images of each class")
     numbers = [int(count) for count in counts]
     if part.imbalance == "logit-adjust":
-        return LogitAdjusted(numbers, label_smoothing=smoothing)
+        adjusted = LogitAdjusted([max(count, 1) for count in numbers], label_smoothing=smoothing)
+        adjusted.log_prior[torch.tensor(numbers) == 0] = ABSENT
+        return adjusted
     weights = class_balanced_weights(numbers)
     if part.imbalance == "cb":
         return CrossEntropy(weights, smoothing)

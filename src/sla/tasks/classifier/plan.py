@@ -37,6 +37,7 @@ from sla.runs.preprocessing import build_pipelines, build_train_pipeline
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
 from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
+from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlabelled import add_unlabelled
@@ -67,20 +68,29 @@ def make_plan(
     elif splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = fill_missing(config, "data", stored_size=native)
+    elif config.is_grown:  # with everything as in the run before
+        grey, native = False, config.data.stored_size or 1
     else:
         grey, native = _native(config)
-    config = _choose_model(config, native, grey, reasons)
+    config = _choose_model(config, native, grey, [] if config.is_grown else reasons)
+    if splits is not None and (config.data.classes is not None or config.is_grown):
+        raise InputError("data.classes and grow.run are for data that is named: a folder or a dataset")
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
     config = config if config.stages else config.model_copy(update={"stages": ("train",)})
+    grown = None
+    if config.is_grown:
+        config, grown = find_grown_images(config, reasons, progress)
+        splits = grown.splits
     splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = measure_backbone(choose_input(config, splits))
     channels = len(config.model.mean or ())
     if channels != 3:
         reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
-    train, val = split_images(config, splits, reasons)
-    method, found = choose_imbalance(config.method, train.counts(), train.classes)
+    train, val = split_images(config, splits, reasons) if grown is None else (grown.train, grown.val)
+    has_old = config.is_grown or bool(config.data.earlier) or config.method.name == DISTILLED
+    method, found = choose_imbalance(config.method, train.counts(), train.classes, has_old)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
     config = _choose_strong(config)

@@ -25,6 +25,7 @@ from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
 from sla.tasks.classifier.features import FeatureFit, First
+from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import advise, measure_views
@@ -58,6 +59,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         },
         "view_accuracy": found["last"][1].view_accuracy,
         **({} if chosen is None else {"chosen": chosen}),
+        **({"grown": trainer.about()} if isinstance(trainer, Grower) else {}),
         **_cross_validation(quick or trainer.folder / "checkpoint"),
         "seed": trainer.config.run.seed,
         "images": {
@@ -110,6 +112,9 @@ def _evaluate(
         if fitted := model.about.get("cross_validation", {}).get("temperature"):
             temperatures = {model.method.headline: fitted}  # on more images than were held out
         scores[name] = outputs.scores(temperatures)
+        if isinstance(trainer, Grower):
+            groups = outputs.group_scores(trainer.old_classes)
+            scores[name] = {inference: one | groups[inference] for inference, one in scores[name].items()}
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
@@ -197,4 +202,4 @@ def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
-    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit) else cost
+    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit | Grower) else cost

@@ -20,6 +20,7 @@ from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 
 COMPILE_SECONDS = 100.0  # of a network as large as ResNet-32, on two cores
@@ -104,7 +105,8 @@ def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:
 def _throwaway(plan: Plan[ClassifierConfig], compiles: bool) -> tuple[Trainer, Iterator[Batch]]:
     changed = override(plan.config, "run", iterations=1000, compile=compiles)
     changed = override(changed, "data", workers=0)
-    trainer = Trainer(replace(plan, config=changed, val=None, test=None), Path(), Group())
+    kind = Grower if plan.config.is_grown else Trainer
+    trainer = kind(replace(plan, config=changed, val=None, test=None), Path(), Group())
     trainer.prepare(frozen=False)
     return trainer, iter(trainer.batches(plan.train, 0))
 

@@ -17,7 +17,7 @@ from sla.factory import read_saved, save
 from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
-from sla.methods import StepContext, Unlabelled
+from sla.methods import Method, StepContext, Unlabelled
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating
 from sla.runs.loop import Loop, is_new
@@ -45,6 +45,7 @@ class Trainer(Loop):
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
+        self.config = config
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
         model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
@@ -60,7 +61,7 @@ class Trainer(Loop):
             plan.train,
             folder,
             group,
-            losses=(*method.parts, *(method.unlabelled_parts if plan.unlabelled is not None else ())),
+            losses=self.columns(method),
             inferences=method.inferences,
             headline=method.headline,
             precision=config.run.precision or "float32",
@@ -70,6 +71,10 @@ class Trainer(Loop):
         self.unlabelled = plan.unlabelled if method.unlabelled_parts else None
         strong = config.strong_augment if method.wants_answers else None
         self.strong_pipeline = build_train_pipeline(config, strong) if strong else self.train_pipeline
+
+    def columns(self, method: Method) -> tuple[str, ...]:
+        """The parts of the loss, for metrics.csv."""
+        return (*method.parts, *(method.unlabelled_parts if self.plan.unlabelled is not None else ()))
 
     def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
         """This process's part of each batch."""
