@@ -15,7 +15,7 @@ from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
 from sla.plugins import import_plugin, is_passed
 from sla.runs.config import TrainingConfig
-from sla.runs.preprocessing import build_pipelines
+from sla.runs.preprocessing import build_train_pipeline
 from sla.views import Views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
@@ -136,11 +136,11 @@ def measure_backbone(config: Tree) -> Tree:
     return override(config, "model", options={**model.options, "num_features": width})
 
 
-def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
-    """Warn where a label-keeping augmentation does to an image what one of the views does."""
-    pipeline, _ = build_pipelines(config)
+def warn_of_contradictions(config: TrainingConfig, views: Views, augment: str | None = None) -> None:
+    """Warn where the run's augmentation, or another one, does to an image what one of the views does."""
+    pipeline = build_train_pipeline(config, augment)
     for contradiction in find_contradictions(pipeline, views.elements):
-        what = f"augment {config.augment!r} contains a view of {views.text}"
+        what = f"augment {augment or config.augment!r} contains a view of {views.text}"
         warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 
 

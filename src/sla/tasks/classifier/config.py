@@ -12,6 +12,7 @@ from sla.plugins import is_plugin_name
 from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig
 
 DISTIL = "distil"  # the stage after training
+DISTILLED = "distilled"  # the method of a run that distils another one
 FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 

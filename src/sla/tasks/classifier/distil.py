@@ -33,6 +33,7 @@ from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import draw_views, plan_method
 from sla.tasks.classifier.config import (
     DISTIL,
+    DISTILLED,
     OPTION_FIELDS,
     ClassifierConfig,
     DataConfig,
@@ -44,7 +45,6 @@ from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
-DISTILLED = "distilled"  # the method
 NOT_SELECTING = {"source", "root", "workers", "cache", "sampling"}  # images are found again by content
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 

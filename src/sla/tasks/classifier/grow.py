@@ -25,8 +25,8 @@ from sla.runs.images_record import TRAIN
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
-from sla.tasks.classifier.config import FEATURES, ClassifierConfig, EarlierData, GrowConfig
-from sla.tasks.classifier.distil import DISTILLED, forward_flop
+from sla.tasks.classifier.config import DISTILLED, FEATURES, ClassifierConfig, EarlierData, GrowConfig
+from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes

@@ -7,14 +7,12 @@ from dataclasses import replace
 import torch
 
 from sla.augment.mixing import parse_mix
-from sla.augment.pipelines import strengthen
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.objects import Objects
 from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
 from sla.methods import METHODS, method_options, takes_views
-from sla.methods.unlabelled import JointUnlabelled
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
     TINY,
@@ -29,21 +27,26 @@ from sla.runs.defaults import (
     override,
     warn_of_contradictions,
     with_absolute_paths,
-    with_policies,
 )
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines, build_train_pipeline
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
+from sla.tasks.classifier.config import (
+    AUTO,
+    DISTIL,
+    DISTILLED,
+    FEATURES,
+    OPTION_FIELDS,
+    ClassifierConfig,
+)
 from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
 from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
-from sla.tasks.classifier.unlabelled import add_unlabelled
+from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, choose_strong
 
 LEAST_STEPS = 2000
-DISTILLED = "distilled"
 QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
 QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
@@ -59,7 +62,7 @@ def make_plan(
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     check_model(config)
     _warn_of_unused_options(config)
-    _check_unlabelled(config)
+    check_unlabelled(config)
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
     config = config if splits is not None else with_absolute_paths(config)
@@ -93,7 +96,7 @@ def make_plan(
     method, found = choose_imbalance(config.method, train.counts(), train.classes, has_old)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
-    config = _choose_strong(config)
+    config = choose_strong(config)
     with_views = takes_views(config.method.name)
     if config.method.views == AUTO and not with_views:
         config = override(config, "method", views="none")
@@ -132,35 +135,6 @@ def _warn_of_unused_options(config: ClassifierConfig) -> None:
     for name in sorted(OPTION_FIELDS.keys() - set(own)):
         if getattr(part, name) != type(part).model_fields[name].default:
             warnings.warn(f"method.{name} has no effect: method {part.name} has no such option", SLAWarning)
-
-
-def _choose_strong(config: ClassifierConfig) -> ClassifierConfig:
-    """The augmentation of unlabelled images whose confident answers are learnt; all policies are kept."""
-    strong = config.strong_augment
-    if config.data.unlabelled is not None and plan_method(config).wants_answers:
-        strong = strong or strengthen(config.augment or "none", config.model.resolution or 1)
-        config = config.model_copy(update={"strong_augment": strong})
-    return with_policies(config, *([strong] if strong else []))
-
-
-def _check_unlabelled(config: ClassifierConfig) -> None:
-    """Images without labels need a method that learns from them; without them its options do nothing."""
-    part = config.method
-    if config.data.unlabelled is not None:
-        if part.name != DISTILLED and not plan_method(config).unlabelled_parts:
-            raise InputError(
-                f"method {part.name} learns nothing from images without labels (data.unlabelled): "
-                "--method sla or sla+sd"
-            )
-        return
-    names = ["data.unlabelled_count", "run.unlabelled_batch_size", "strong_augment"]
-    given = [config.data.unlabelled_count, config.run.unlabelled_batch_size, config.strong_augment]
-    unused = [name for name, value in zip(names, given, strict=True) if value is not None]
-    for name in method_options(JointUnlabelled):
-        if getattr(part, name) != type(part).model_fields[name].default:
-            unused.append(f"method.{name}")
-    for name in unused:
-        warnings.warn(f"{name} has no effect without unlabelled images: set data.unlabelled", SLAWarning)
 
 
 def _native(config: ClassifierConfig) -> tuple[bool, int]:
@@ -279,6 +253,8 @@ def _check_views(config: ClassifierConfig) -> None:
         )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
+        if config.strong_augment is not None:
+            warn_of_contradictions(config, method.views, config.strong_augment)
     if method.averaged_teacher and config.optimizer.ema is None:
         raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
     if config.has_stage(DISTIL) and "aggregated" not in method.inferences:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sla.augment.pipelines import strengthen
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
@@ -14,14 +15,15 @@ from sla.images.joined import Joiner
 from sla.images.paths import Paths
 from sla.images.storage import Storage, store_files
 from sla.images.store import Dataset
-from sla.methods import Unlabelled
+from sla.methods import Unlabelled, method_options
+from sla.methods.unlabelled import JointUnlabelled
 from sla.progress import QUIET, Progress
-from sla.runs.defaults import fill_missing, same_source
+from sla.runs.defaults import fill_missing, same_source, with_policies
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.config import DISTILLED, ClassifierConfig
 
 NO_KEYS = np.empty(0, np.uint64)
 
@@ -29,6 +31,35 @@ NO_KEYS = np.empty(0, np.uint64)
 def join_datasets(labelled: Dataset, unlabelled: Dataset) -> Dataset:
     """The unlabelled images after the labelled ones; their targets are 0 and mean nothing."""
     return Joiner((labelled, unlabelled), labelled.classes).join((labelled, unlabelled))
+
+
+def choose_strong(config: ClassifierConfig) -> ClassifierConfig:
+    """The augmentation of unlabelled images whose confident answers are learnt; all policies are kept."""
+    strong = config.strong_augment
+    if config.data.unlabelled is not None and plan_method(config).wants_answers:
+        strong = strong or strengthen(config.augment or "none", config.model.resolution or 1)
+        config = config.model_copy(update={"strong_augment": strong})
+    return with_policies(config, *([strong] if strong else []))
+
+
+def check_unlabelled(config: ClassifierConfig) -> None:
+    """Images without labels need a method that learns from them; without them its options do nothing."""
+    part = config.method
+    if config.data.unlabelled is not None:
+        if part.name != DISTILLED and not plan_method(config).unlabelled_parts:
+            raise InputError(
+                f"method {part.name} learns nothing from images without labels (data.unlabelled): "
+                "--method sla or sla+sd"
+            )
+        return
+    names = ["data.unlabelled_count", "run.unlabelled_batch_size", "strong_augment"]
+    given = [config.data.unlabelled_count, config.run.unlabelled_batch_size, config.strong_augment]
+    unused = [name for name, value in zip(names, given, strict=True) if value is not None]
+    for name in method_options(JointUnlabelled):
+        if getattr(part, name) != type(part).model_fields[name].default:
+            unused.append(f"method.{name}")
+    for name in unused:
+        warnings.warn(f"{name} has no effect without unlabelled images: set data.unlabelled", SLAWarning)
 
 
 def add_unlabelled(
