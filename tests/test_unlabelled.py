@@ -178,6 +178,17 @@ def test_a_grown_model_keeps_its_answers_in_every_view():
     assert grown["loss"].item() == pytest.approx((changed + 3 * expected).item(), rel=1e-5)
 
 
+@pytest.mark.slow
+def test_the_loss_compiles():
+    method = SLA(Rotation(), distill=True, consistency_weight=1.0, confidence=0.4)
+    model, (images, targets, more, answers) = model_of(method), batch()
+    context = StepContext(unlabelled=Unlabelled(more, None, answers))
+    compiled = torch.compile(model, backend="aot_eager")
+    ours, eager = compiled(images, targets, context), model(images, targets, context)
+    for name, value in eager.items():
+        torch.testing.assert_close(ours[name], value)
+
+
 def test_what_is_not_possible_is_refused():
     images, targets, more, _ = batch()
     model = model_of(sla.Baseline())

@@ -222,6 +222,14 @@ def test_a_student_learns_from_the_images_of_its_teacher(semi_run, tmp_path):
     assert loop.cost()["teacher_flop"] == semi_run.result["cost"]["training_flop"]
 
 
+def test_a_student_of_a_teacher_that_left_them_out_has_none(tiny_settings, tmp_path):
+    settings = of_digits(tiny_settings, method__name="da", run__iterations=1)
+    with pytest.warns(SLAWarning, match="da learns nothing"):
+        run = sla.fit("digits", tmp_path / "run", **settings)
+    plan = plan_run(configure_student(run.folder, {}))
+    assert (plan.unlabelled, len(plan.train)) == (None, 50)
+
+
 def test_objects_without_labels(tiny_settings, tmp_path, stop_at):
     data = load("digits").train
     images = data.read(range(120)).images[:, 0].numpy()
@@ -241,7 +249,6 @@ def test_objects_without_labels(tiny_settings, tmp_path, stop_at):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"method__name": "baseline"}, "baseline learns nothing from images without labels"),
         ({"data__unlabelled_count": 5000}, "data.unlabelled_count: 5,000 of 1,2"),
         ({"data__unlabelled": "no-folder"}, "no-folder: neither a folder nor a dataset"),
         ({"data__per_class": None}, "no image is left that is not labelled, held out or a test image"),
@@ -253,6 +260,13 @@ def test_what_cannot_be_is_refused_in_a_line(settings, words, tiny_settings):
         plan_of(of_digits(tiny_settings, **settings))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_method_that_cannot_use_them_leaves_them_out(tiny_settings):
+    with pytest.warns(SLAWarning, match="baseline learns nothing from images without labels"):
+        plan = plan_of(of_digits(tiny_settings, method__name="baseline"))
+    assert plan.unlabelled is None
+    assert len(plan_of(of_digits(tiny_settings, method__views="auto")).unlabelled) == 60
 
 
 def test_without_unlabelled_images_their_options_are_pointed_out(tiny_settings):

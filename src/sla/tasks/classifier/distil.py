@@ -22,10 +22,10 @@ from sla.heads import JointHead
 from sla.labels import Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import check_file, file_checksum, find_checkpoint, read_state
+from sla.runs.checkpoint import find_checkpoint, read_state
 from sla.runs.config import set_keys, task_name, validate
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, find_model_file, read_result, read_run_config
+from sla.runs.folder import CONFIG, find_known_weights, read_result, read_run_config
 from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
@@ -45,7 +45,8 @@ from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
-NOT_SELECTING = {"source", "root", "workers", "cache", "sampling"}  # images are found again by content
+# Images are found again by content.
+NOT_SELECTING = {"source", "root", "workers", "cache", "sampling", "unlabelled", "unlabelled_count"}
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
@@ -66,9 +67,12 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
     length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0, "compile_reason": None}
     foreign = OPTION_FIELDS.keys() - method_options(METHODS[DISTILLED].make).keys()
     method = {name: type(config.method).model_fields[name].default for name in foreign}
+    learns = bool(plan_method(config).unlabelled_parts)  # else its images without labels were left out
+    data = {} if learns else {"unlabelled": None, "unlabelled_count": None}
     own = {"teacher": str(teacher.absolute()), "share": None, "learning_rate": None}
     return config.model_copy(
         update={
+            "data": config.data.model_copy(update=data),
             "model": config.model.model_copy(update=model),
             "method": config.method.model_copy(
                 update=method | {"name": DISTILLED, "views_per_step": 1, "options": {}}
@@ -101,22 +105,11 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
 
 
 def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
-    """The weights of the teacher that a student's configuration names, and their checksum.
-
-    Refused where they are not those that the run began with.
-    """
+    """The weights of the teacher that a student's configuration names, and their checksum."""
     part = config.distil
     if part.teacher is None:
         raise InputError("method distilled learns from another run: `sla distill RUN`")
-    folder = Path(part.teacher)
-    weights = find_model_file(folder, part.checkpoint)
-    check_file(weights)
-    checksum = file_checksum(weights)
-    if part.teacher_checksum not in (None, checksum):
-        raise InputError(
-            f"{shown(folder)}: its {part.checkpoint} weights are not those that the run began with"
-        )
-    return weights, checksum
+    return find_known_weights(Path(part.teacher), part.checkpoint, part.teacher_checksum)
 
 
 def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num_views: int) -> None:

@@ -18,10 +18,9 @@ from sla.images.content import dataset_keys
 from sla.images.joined import Joiner
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import check_file, file_checksum
 from sla.runs.defaults import override
 from sla.runs.evaluation import iterate_eval
-from sla.runs.folder import find_model_file
+from sla.runs.folder import find_known_weights
 from sla.runs.images_record import TRAIN, UNUSED, VAL, ImagesRecord, read_record
 from sla.runs.preprocessing import read_preprocessing
 from sla.sampling.protocols import places_by_class
@@ -38,21 +37,9 @@ class GrownImages(NamedTuple):
 
 
 def earlier_file(config: ClassifierConfig) -> tuple[Path, str]:
-    """The weights of the run that this one adds classes to, and their checksum.
-
-    Refused where they are not those that the run began with.
-    """
+    """The weights of the run that this one adds classes to, and their checksum."""
     part = config.grow
-    assert part.run is not None
-    folder = Path(part.run)
-    weights = find_model_file(folder, part.checkpoint)
-    check_file(weights)
-    checksum = file_checksum(weights)
-    if part.checksum not in (None, checksum):
-        raise InputError(
-            f"{shown(folder)}: its {part.checkpoint} weights are not those that the run began with"
-        )
-    return weights, checksum
+    return find_known_weights(Path(part.run or ""), part.checkpoint, part.checksum)
 
 
 def read_earlier_record(config: ClassifierConfig) -> ImagesRecord:

@@ -15,15 +15,15 @@ from sla.images.joined import Joiner
 from sla.images.paths import Paths
 from sla.images.storage import Storage, store_files
 from sla.images.store import Dataset
-from sla.methods import Unlabelled, method_options
+from sla.methods import Method, Unlabelled, method_options
 from sla.methods.unlabelled import JointUnlabelled
 from sla.progress import QUIET, Progress
-from sla.runs.defaults import fill_missing, same_source, with_policies
+from sla.runs.defaults import fill_missing, override, same_source, with_policies
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import DISTILLED, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, DISTILLED, ClassifierConfig
 
 NO_KEYS = np.empty(0, np.uint64)
 
@@ -36,20 +36,20 @@ def join_datasets(labelled: Dataset, unlabelled: Dataset) -> Dataset:
 def choose_strong(config: ClassifierConfig) -> ClassifierConfig:
     """The augmentation of unlabelled images whose confident answers are learnt; all policies are kept."""
     strong = config.strong_augment
-    if config.data.unlabelled is not None and plan_method(config).wants_answers:
+    if config.data.unlabelled is not None and _method(config).wants_answers:
         strong = strong or strengthen(config.augment or "none", config.model.resolution or 1)
         config = config.model_copy(update={"strong_augment": strong})
     return with_policies(config, *([strong] if strong else []))
 
 
 def check_unlabelled(config: ClassifierConfig) -> None:
-    """Images without labels need a method that learns from them; without them its options do nothing."""
+    """Warn where a method does not learn from images without labels, and where there are none for it."""
     part = config.method
     if config.data.unlabelled is not None:
-        if part.name != DISTILLED and not plan_method(config).unlabelled_parts:
-            raise InputError(
-                f"method {part.name} learns nothing from images without labels (data.unlabelled): "
-                "--method sla or sla+sd"
+        if not _learns(config):
+            warnings.warn(
+                f"method {part.name} learns nothing from images without labels: data.unlabelled is left out",
+                SLAWarning,
             )
         return
     names = ["data.unlabelled_count", "run.unlabelled_batch_size", "strong_augment"]
@@ -71,7 +71,7 @@ def add_unlabelled(
     out; of the others `data.unlabelled_count` are drawn by the seed.
     """
     data, run = plan.config.data, plan.config.run
-    if data.unlabelled is None:
+    if data.unlabelled is None or not _learns(plan.config):
         return plan
     source, own = shown(data.unlabelled), given is None and same_source(data.unlabelled, data.source)
     if own and plan.pool is not None:
@@ -93,6 +93,16 @@ def add_unlabelled(
     reason = f"{count:,} images of {source} without labels, {per_step} per step"
     drawn = rest.subset(np.sort(chosen))
     return replace(plan, config=config, unlabelled=drawn, reasons=(*plan.reasons, reason))
+
+
+def _method(config: ClassifierConfig) -> Method:
+    """The method; views that are chosen later do not matter here."""
+    return plan_method(override(config, "method", views="rot4") if config.method.views == AUTO else config)
+
+
+def _learns(config: ClassifierConfig) -> bool:
+    """Whether images without labels are used: by the method, or as a student's images."""
+    return config.method.name == DISTILLED or bool(_method(config).unlabelled_parts)
 
 
 def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.ndarray]:
