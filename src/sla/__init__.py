@@ -34,7 +34,14 @@ _HOME = {
         "ldam_margins",
         "logit_adjusted_loss",
     ),
-    "losses": ("data_augmentation_loss", "distillation_loss", "multi_task_loss", "sla_loss"),
+    "losses": (
+        "consistency_loss",
+        "data_augmentation_loss",
+        "distillation_loss",
+        "marginal_view_loss",
+        "multi_task_loss",
+        "sla_loss",
+    ),
     "contrastive": ("nt_xent_loss",),
     "methods": (
         "SLA",
@@ -43,6 +50,7 @@ _HOME = {
         "Method",
         "MultiTask",
         "StepContext",
+        "Unlabelled",
         "create_method",
         "register_method",
     ),
@@ -100,8 +108,10 @@ if TYPE_CHECKING:  # `as` says that a name is exported; type checkers cannot com
     from sla.labels import MixedTarget as MixedTarget
     from sla.labels import join_labels as join_labels
     from sla.labels import split_labels as split_labels
+    from sla.losses import consistency_loss as consistency_loss
     from sla.losses import data_augmentation_loss as data_augmentation_loss
     from sla.losses import distillation_loss as distillation_loss
+    from sla.losses import marginal_view_loss as marginal_view_loss
     from sla.losses import multi_task_loss as multi_task_loss
     from sla.losses import sla_loss as sla_loss
     from sla.methods import SLA as SLA
@@ -110,6 +120,7 @@ if TYPE_CHECKING:  # `as` says that a name is exported; type checkers cannot com
     from sla.methods import Method as Method
     from sla.methods import MultiTask as MultiTask
     from sla.methods import StepContext as StepContext
+    from sla.methods import Unlabelled as Unlabelled
     from sla.methods import create_method as create_method
     from sla.methods import register_method as register_method
     from sla.plugins import allow as allow

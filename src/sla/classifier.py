@@ -13,6 +13,7 @@ from sla.errors import InputError, SLAWarning
 from sla.heads import JointHead, is_whole
 from sla.inference import check_average, check_inference
 from sla.labels import Target, check_target
+from sla.losses import growth_loss
 from sla.methods import NO_CONTEXT, Method, StepContext, check_method
 from sla.renamed import renamed_arguments
 
@@ -144,8 +145,23 @@ class Classifier(nn.Module):
             raise InputError("the batch is empty: there is no loss without images")
         self._check_class_weights()
         target = check_target(target, self.num_classes, input.shape[0])
-        features = self.features(self.method.expand(input, context.views))
-        return self.method.losses(self.heads, features, target, context)
+        seen, more = self.method.expand(input, context.views), context.unlabelled
+        if more is None:
+            features = self.features(seen)
+            losses = self.method.losses(self.heads, features, target, context)
+        else:  # in one pass: batch norm sees both, and DDP and torch.compile one call
+            unlabelled = self.method.expand(more.images, more.views)
+            features, others = self.features(torch.cat([seen, unlabelled])).split(
+                [seen.shape[0], unlabelled.shape[0]]
+            )
+            losses = self.method.losses(self.heads, features, target, context)
+            found = self.method.unlabelled_losses(self.heads, others, context)
+            losses |= found | {"loss": losses["loss"] + more.share * found["loss"]}
+        if context.before is not None:
+            before, weight, temperature = context.before
+            kept = growth_loss(before, self.method.growing_logits(self.heads, features), temperature)
+            losses |= {"loss": losses["loss"] + weight * kept, "kept": kept.detach()}
+        return losses
 
     def classify(self, features: Tensor, inference: str | None = None) -> Tensor:
         """Class logits (B, N) from features (B, D) of unchanged images, in one pass: single or distilled."""

@@ -30,6 +30,7 @@ from sla.linear_loss import linear_cross_entropy
 BETA = 0.9999  # of the effective number of images
 LARGEST_MARGIN = 0.5  # of the rarest class
 
+ABSENT = -1e4  # log prior of a class without images
 Counts = Sequence[int] | Tensor
 
 
@@ -209,6 +210,14 @@ class LogitAdjusted(CrossEntropy):
         return linear_cross_entropy(input, weight, bias, target, self.weight, self.label_smoothing)
 
 
+def _adjusted(counts: Counts, smooth: float) -> LogitAdjusted:
+    """Classes without images, as a grown model may have, play no part in the loss of the others."""
+    numbers = torch.as_tensor(counts)
+    adjusted = LogitAdjusted(numbers.clamp(min=1), label_smoothing=smooth)
+    adjusted.log_prior[numbers == 0] = ABSENT
+    return adjusted
+
+
 class Declared(NamedTuple):
     """How a criterion is made of (counts (N,), label smoothing, start of deferred weights), and its head."""
 
@@ -224,7 +233,7 @@ CRITERIA = {  # by the names of `method.imbalance`
         "cosine",
     ),
     "focal": Declared(lambda counts, smooth, start: Focal(label_smoothing=smooth)),
-    "logit-adjust": Declared(lambda counts, smooth, start: LogitAdjusted(counts, label_smoothing=smooth)),
+    "logit-adjust": Declared(lambda counts, smooth, start: _adjusted(counts, smooth)),
 }
 
 

@@ -5,7 +5,7 @@ from the features, some rows at a time.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sla.criteria import Criterion, CrossEntropy, cross_entropy, log_probabilities
 from sla.errors import InputError, nearest
 from sla.heads import JointHead, PlainHead
-from sla.inference import aggregate_views, average_views, select_view
+from sla.inference import aggregate_views, average_views, marginal_over_classes, select_view
 from sla.labels import MixedTarget, Target, by_view, join_labels, repeat_target
 from sla.linear_loss import LARGE, linear_cross_entropy
 
@@ -214,6 +214,57 @@ def view_loss(view_logits: Tensor, views: Tensor | None = None) -> Tensor:
     num_views = view_logits.shape[1]
     numbers = torch.arange(num_views, device=view_logits.device)
     return cross_entropy(view_logits, numbers.repeat(view_logits.shape[0] // num_views))
+
+
+def marginal_view_loss(joint_logits: Tensor, num_views: int, views: Tensor | None = None) -> Tensor:
+    """1/M sum_j -log sum_i P(i, j | x_j): which view is this? For images without labels.
+
+    P is the softmax over all N*M joint labels, summed over the classes i. Where the joint head is a sum of
+    two, w_ij = u_i + v_j, this is `view_loss` of the logits v_j.
+
+    Args:
+        joint_logits: (B*M, N*M), or (B*k, N*M) with `views` (B, k).
+        num_views: M.
+        views: as in `sla_loss`.
+    """
+    return view_loss(marginal_over_classes(joint_logits, num_views), views)
+
+
+def consistency_loss(
+    joint_logits: Tensor, answers: Tensor, num_views: int, confidence: float, views: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The joint loss of images without labels, whose class is a confident answer; and the share of those.
+
+    1/B sum_b [max_i p_bi >= c] 1/M sum_j CE(rho(z_bj), (argmax_i p_bi, j)), p = softmax(answers): images
+    whose answer is less confident count as 0.
+
+    Args:
+        joint_logits: (B*M, N*M) of images that were augmented strongly, or (B*k, N*M) with `views` (B, k).
+        answers: (B, N) class logits of the same images, augmented weakly; no gradient flows into them.
+        num_views: M.
+        confidence: c, from 0 to 1.
+        views: as in `sla_loss`.
+    """
+    count = num_views if views is None else views.shape[-1]
+    probability, answer = answers.detach().softmax(-1).max(-1)
+    _check_rows("joint logits", joint_logits, answer, count)
+    wanted = join_labels(answer, num_views, views).unsqueeze(1)
+    losses = -log_probabilities(joint_logits).gather(1, wanted).unflatten(0, (-1, count)).mean((1, 2))
+    confident = (probability >= confidence).to(losses)
+    return (confident * losses).mean(), confident.mean()
+
+
+def growth_loss(before: Mapping[str, Tensor], now: Mapping[str, Tensor], temperature: float = 1.0) -> Tensor:
+    """T^2 KL(sigma(before / T) || sigma(now / T)) among the old labels, summed over the heads.
+
+    Args:
+        before: logits (rows, L) of each class head before it grew, by name.
+        now: logits (rows, L') of the same heads now, on the same rows: the first L labels are the old ones.
+        temperature: T.
+    """
+    return torch.stack(
+        [teacher_loss(old, now[name][:, : old.shape[1]], temperature) for name, old in before.items()]
+    ).sum()
 
 
 def _check_rows(what: str, logits: Logits, target: Target, count: int) -> None:

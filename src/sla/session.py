@@ -117,6 +117,7 @@ def fit(
     test: Any = None,
     classes: Sequence[str] | None = None,
     columns: tuple[str, str] | None = None,
+    unlabelled: Any = None,
     backbone: str | nn.Module | None = None,
     method: str | Method | None = None,
     views: str | Views | None = None,
@@ -140,6 +141,7 @@ def fit(
     test: Any = None,
     classes: Sequence[str] | None = None,
     columns: tuple[str, str] | None = None,
+    unlabelled: Any = None,
     backbone: str | nn.Module | None = None,
     method: str | Method | None = None,
     views: str | Views | None = None,
@@ -165,6 +167,8 @@ def fit(
         test: objects to test on, likewise.
         classes: the names of classes 0, 1, 2, ...; by default what the object or the labels say.
         columns: the columns of image and label in a table; by default those with the usual names.
+        unlabelled: more images, without labels: a folder or the name of a dataset; with objects as `data`
+            also an array, a tensor, a list or a dataset.
         backbone: a name, or any module from images to features: a copy of it is trained.
         method: a name (`sla+sd`), or an object (`SLA(Rotation(), distill=True)`).
         views: a text (`rot4`), or an object (`Rotation()`).
@@ -187,12 +191,17 @@ def fit(
         progress = _Callbacks(progress, say, watch)
     if isinstance(y, str | Path):
         y, out = None, _only(y, out)
-    splits = _images(data, y, val=val, test=test, classes=classes, columns=columns)
+    if isinstance(unlabelled, str | Path):
+        settings, unlabelled = {"data__unlabelled": str(unlabelled), **settings}, None
+    more = {"val": val, "test": test, "classes": classes, "columns": columns, "unlabelled": unlabelled}
+    splits = _images(data, y, **more)
     source = data if splits is None else splits.name if isinstance(splits, Splits) else splits.source
     given = {key.replace("__", "."): value for key, value in settings.items()}
     chosen, passed = settings_of(backbone, method, views, criterion)
     if task is not None:
         chosen["task"] = task
+    if isinstance(splits, Objects) and splits.unlabelled_source is not None:
+        chosen["data.unlabelled"] = splits.unlabelled_source
     if twice := sorted(chosen.keys() & given.keys()):
         raise InputError(f"{twice[0]} is given twice, by its key and as an argument")
     given |= chosen

@@ -18,7 +18,8 @@ CLASSES, EACH = 5, 6
 QUICK = ("cifar10", "cifar-fs_1shot_protonet")
 SMALL = {
     "classifier": {"method.name": "sla+sd", "method.views_per_step": 2, "run.batch_size": 2}
-    | {"data.hold_out": 0, "data.per_class": None, "data.long_tail": None, "data.long_tail_max": None},
+    | {"data.hold_out": 0, "data.per_class": None, "data.long_tail": None, "data.long_tail_max": None}
+    | {"data.unlabelled": None, "data.unlabelled_count": None, "data.classes": None},
     "fewshot": {"method.views": "rot2", "episodes.per_step": 1, "episodes.shot": 1, "episodes.query": 2}
     | {"episodes.way": 3},
     "simclr": {"run.batch_size": 4, "data.hold_out": 0},

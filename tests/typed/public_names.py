@@ -72,7 +72,8 @@ def build(images: Tensor, labels: Tensor) -> dict[str, Tensor]:
     model: sla.Classifier = sla.create("resnet8", 2, methods[-1])
     sla.follow_step(model, 0, 10)
     sla.init_from_data(model, images)
-    losses: dict[str, Tensor] = model(images, labels)
+    context = sla.StepContext(unlabelled=sla.Unlabelled(images))
+    losses: dict[str, Tensor] = model(images, labels, context)
     prediction: sla.Prediction = model.eval().predict(images)
     print(prediction.labels, prediction.probabilities, prediction.names, criteria, kept)
     model.anytime_rule = sla.AnytimeRule((0, 1), 0.5)
@@ -92,6 +93,8 @@ def functions(images: Tensor, labels: Tensor) -> Tensor:
     loss = loss + sla.nt_xent_loss(student, temperature=0.5)
     loss = loss + sla.data_augmentation_loss(plain(features), labels, len(views))
     loss = loss + sla.multi_task_loss(plain(features), torch.zeros(len(everything), 4), labels, len(views))
+    consistent, confident = sla.consistency_loss(logits, student, len(views), 0.95)
+    loss = loss + sla.marginal_view_loss(logits, len(views)) + consistent * confident
     loss = loss + sla.cross_entropy(student, labels, weight) + sla.focal_loss(student, labels)
     loss = loss + sla.ldam(student, labels, sla.ldam_margins([3, 2]))
     loss = loss + sla.logit_adjusted_loss(student, labels, torch.tensor([3.0, 2.0]))

@@ -155,6 +155,14 @@ def read_policies(text: str, known: Mapping[str, Any]) -> dict[str, Any]:
     return {source: make_policy(content, source).plain() for source, content in contents.items()}
 
 
+def strengthen(text: str, size: int) -> str:
+    """The text with a policy, `randaugment`, and `cutout` of half the size, where it has no such op yet."""
+    names = [name for name, _ in _calls(text)]
+    first = [] if set(names) & {*POLICIES} else ["randaugment"]
+    last = [] if set(names) & {"cutout", "erasing"} else [f"cutout({max(size // 2, 1)})"]
+    return ", ".join([*first, *([text] if names else []), *last])
+
+
 def refuse_policy(text: str) -> None:
     """Refuse a text that names a policy, for a search whose result is a policy."""
     named = [name for name, _ in _calls(text) if name in POLICIES]

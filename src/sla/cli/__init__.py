@@ -18,6 +18,7 @@ from sla.cli import (
     evaluate,
     export,
     fewshot,
+    grow,
     predict,
     pretrain,
     report,
@@ -42,6 +43,7 @@ app.add_typer(augment.app, name="augment")
 app.command()(train.train)
 app.command()(pretrain.pretrain)
 app.command()(distill.distill)
+app.command()(grow.grow)
 app.command(cls=WithOldNames)(evaluate.evaluate)
 app.command(cls=WithOldNames)(predict.predict)
 app.command(cls=WithOldNames)(report.report)

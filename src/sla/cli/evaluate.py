@@ -84,8 +84,9 @@ def evaluate(
     if "anytime" in found:
         print(_about_anytime(runs[0], found["anytime"]))
     header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
+    groups = [name for name in ("old", "new") if any(name in s for s in found.values())]
     print_table(
-        header,
+        (*header, *(f"{name} classes %" for name in groups)),
         [
             (
                 name,
@@ -95,6 +96,7 @@ def evaluate(
                 f"{s['ece']:.2f}",
                 f"{s['nll']:.3f}",
                 f"{1000 * s['seconds_per_image']:.2f}",
+                *(f"{s[name]:.2f}" if name in s else "" for name in groups),
             )
             for name, s in found.items()
         ],
@@ -152,7 +154,7 @@ def _alone(
             all_views = outputs.logits
         if name == "anytime":
             outputs = replace(outputs, logits=all_views | outputs.logits)
-        found[name] = outputs.scores(fitted)[name] | pace
+        found[name] = outputs.scores(fitted)[name] | run.group_scores(outputs).get(name, {}) | pace
     return len(dataset), found
 
 

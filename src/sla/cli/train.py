@@ -30,6 +30,9 @@ def train(
     views: Annotated[
         str | None, Option(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
     ] = None,
+    unlabelled: Annotated[
+        str | None, Option(help="More images, without labels: a folder, or the name of a dataset.")
+    ] = None,
     backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
     weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run folder.")] = None,
     augment: Annotated[str | None, Option(help="E.g. 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
@@ -69,6 +72,7 @@ def train(
         "data.source": data,
         "method.name": method,
         "method.views": views,
+        "data.unlabelled": unlabelled,
         "model.backbone": backbone,
         "model.weights": weights,
         "augment": augment,

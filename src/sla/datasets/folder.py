@@ -20,6 +20,7 @@ def load_folder(
     on_bad_image: OnBadImage = "refuse",
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    least_classes: int = 2,
     progress: Progress = QUIET,
 ) -> Splits:
     """A folder `<class>/*.jpg`, one with `train/ val/ test/` of that kind, or a CSV of path and label.
@@ -28,7 +29,7 @@ def load_folder(
     into `memory_limit` bytes, else decoded on read. `cache` names a folder for a file of the resized images:
     then they are decoded once, and read from there now and at every later start. A corrupt file raises
     BadImageError when it is read, or is skipped with a warning (`skip`: every file is decoded once before,
-    and the readable ones are remembered).
+    and the readable ones are remembered). Fewer than `least_classes` are refused.
     """
     storage = Storage(size, on_bad_image, cache, memory_limit, progress)
     path = Path(path).expanduser()
@@ -36,7 +37,7 @@ def load_folder(
         raise InputError(f"{shown(path)}: no such folder or CSV file")
     if not path.is_dir() and path.suffix.lower() not in (".csv", ".tsv"):
         raise InputError(f"{shown(path)}: neither a folder nor a .csv file")
-    index = open_index(path)
+    index = open_index(path, least_classes)
     needed = index.splits == 0
     data, kept = store_files(path, index.paths, index.targets, index.classes, storage, needed)
     rows = [np.flatnonzero(index.splits[kept] == split) for split in range(3)]

@@ -62,7 +62,7 @@ class IndexBuilder:
         self.splits.append(split)
 
     def index(self, source: str | Path, root: str, ignored: int, sources: Paths, stamps: np.ndarray) -> Index:
-        """The finished index; every class of val and test must be in train, which needs two or more."""
+        """The finished index; every class of val and test must be in train."""
         order = sorted(self.classes)
         place = np.empty(len(order), np.int64)
         place[[self.classes[name] for name in order]] = np.arange(len(order))
@@ -82,8 +82,6 @@ def _check_classes(source: str | Path, classes: list[str], targets: np.ndarray, 
         extra = [shown(classes[i]) for i in np.setdiff1d(targets[splits == split], known)]
         if extra:
             raise InputError(f"{where}: {SPLIT_NAMES[split]} has classes missing from train: {listed(extra)}")
-    if len(known) < 2:
-        raise InputError(f"{where}: only one class, {shown(classes[0])!r}; a classifier needs at least two")
 
 
 def stamp(info: os.stat_result, now: int) -> tuple[int, int]:

@@ -35,6 +35,7 @@ def load(
     on_bad_image: OnBadImage = "refuse",
     cache: Path | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    least_classes: int = 2,
     download: bool = False,
     progress: Progress = QUIET,
 ) -> Splits:
@@ -43,7 +44,8 @@ def load(
     A name is searched for below `root`, by default the data folder (`SLA_DATA`, else the platform's cache
     folder), in its owner's layout or as class folders; with `download` it is downloaded if missing. Write
     `./name` for a folder that has a dataset's name. `size` (H, W) is that of stored images and, like
-    `cache`, `memory_limit` and `on_bad_image`, applies to datasets of image files (`load_folder`).
+    `cache`, `memory_limit` and `on_bad_image`, applies to datasets of image files (`load_folder`);
+    `least_classes` to folders and CSV files.
     """
     refuse_object_source(str(data))
     both = (size, size) if isinstance(size, int) else size
@@ -55,7 +57,13 @@ def load(
         hint = nearest(str(data), list(CATALOGUE))
         raise InputError(f"{data!r} is neither a folder nor the name of a dataset{hint}")
     return load_folder(
-        path, size=both, on_bad_image=on_bad_image, cache=cache, memory_limit=memory_limit, progress=progress
+        path,
+        size=both,
+        on_bad_image=on_bad_image,
+        cache=cache,
+        memory_limit=memory_limit,
+        least_classes=least_classes,
+        progress=progress,
     )
 
 

@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from sla.images.storage import MEMORY_LIMIT, SAMPLE, choose_edge
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.progress import QUIET, Progress
 
+UNLABELLED = "unlabelled"
 SOURCE = "object.data:"  # how the source of a run on objects begins in its configuration
 
 
@@ -62,6 +63,7 @@ class Objects:
         val, test: further images with labels, of the same kinds as `data`.
         classes: the names of classes 0, 1, 2, ...; by default those that the object has, or the labels.
         columns: the names of the columns of images and labels of a table.
+        unlabelled: more images to train on: an array, a tensor or a list; or as `data`, its labels not used.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Objects:
         test: Any = None,
         classes: Sequence[str] | None = None,
         columns: tuple[str, str] | None = None,
+        unlabelled: Any = None,
     ) -> None:
         if data is None:
             raise InputError("no data: a folder, a dataset's name, or images and labels: sla.fit(X, y)")
@@ -87,6 +90,10 @@ class Objects:
         for split, part in given.items():
             if part is not None:
                 self.parts |= as_items(part, split, columns)
+        if unlabelled is not None:
+            plain = isinstance(unlabelled, np.ndarray | torch.Tensor | list)
+            pair = (unlabelled, np.zeros(len(unlabelled), np.int64)) if plain else unlabelled
+            self.parts[UNLABELLED] = as_items(pair, UNLABELLED, columns)[UNLABELLED]
         if classes is not None and (isinstance(classes, str) or not all(isinstance(n, str) for n in classes)):
             raise InputError(
                 f"classes are the names of classes 0, 1, 2, ...: a list of text, not {classes!r}"
@@ -97,6 +104,11 @@ class Objects:
     def source(self) -> str:
         """What a configuration says about these images: that they were passed from Python, and their kind."""
         return SOURCE + self.name
+
+    @property
+    def unlabelled_source(self) -> str | None:
+        """The same of those without labels; None where there are none."""
+        return SOURCE + self.parts[UNLABELLED].name if UNLABELLED in self.parts else None
 
     @property
     def native(self) -> int:
@@ -135,9 +147,13 @@ class Objects:
         held = {}
         for split, items in self.parts.items():
             store, labels = _read(items, (channels, size, size), memory_limit, progress)
+            if split == UNLABELLED:
+                held[split] = Dataset(store, np.zeros(len(store), np.int64), ("",))
+                continue
             targets, names = encode_labels(labels, items.what, self.classes, items.classes)
             held[split] = Dataset(store, targets, names)
-        return Splits(self.source, held["train"], held.get("val"), held.get("test"))
+        splits = Splits(self.source, held["train"], held.get("val"), held.get("test"))
+        return replace(splits, unlabelled=held.get(UNLABELLED))
 
 
 def source_name(data: Any) -> str:

@@ -25,10 +25,11 @@ RECENT = 4  # indices held in memory: a command opens the same folder several ti
 _recent: dict[tuple[Path, str], Index] = {}
 
 
-def open_index(path: str | Path) -> Index:
+def open_index(path: str | Path, least_classes: int = 2) -> Index:
     """The index of a folder or CSV: an earlier one while none of its folders has changed, else a new one.
 
-    It is held in memory, and saved in the package's cache folder, never in the data.
+    It is held in memory, and saved in the package's cache folder, never in the data. Fewer classes than
+    `least_classes` are refused.
     """
     file = index_file(path)
     key = file, os.path.abspath(path)
@@ -41,6 +42,9 @@ def open_index(path: str | Path) -> Index:
     _recent[key] = index
     while len(_recent) > RECENT:
         del _recent[next(iter(_recent))]
+    if len(index.classes) < least_classes:
+        name = shown(index.classes[0])
+        raise InputError(f"{shown(path)}: only one class, {name!r}; a classifier needs at least two")
     return index
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from sla.disk import reason
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages, in_threads
-from sla.images.store import Dataset, Rows
+from sla.images.joined import JoinedImages
+from sla.images.store import Dataset, Images, Rows
 from sla.progress import QUIET, Progress
 
 KeyKind = Literal["pixels", "file"]
@@ -32,8 +33,8 @@ def content_keys(images: Tensor) -> np.ndarray:
 
 def key_kind(dataset: Dataset) -> KeyKind:
     """What a new record of these images has keys of."""
-    store = dataset.images
-    return "file" if isinstance(store, FileImages) and not hasattr(store, "content") else "pixels"
+    decoded = (isinstance(store, FileImages) and not hasattr(store, "content") for store in _stores(dataset))
+    return "file" if any(decoded) else "pixels"
 
 
 def dataset_keys(dataset: Dataset, progress: Progress = QUIET, by: KeyKind = "pixels") -> np.ndarray:
@@ -47,10 +48,17 @@ def dataset_keys(dataset: Dataset, progress: Progress = QUIET, by: KeyKind = "pi
     def of_files(places: Rows) -> np.ndarray:
         return _as_keys([_read(dataset.name(int(place))) for place in places])
 
-    are_files = isinstance(dataset.images, FileImages) or getattr(dataset.images, "names", None) is not None
+    are_files = all(
+        isinstance(store, FileImages) or getattr(store, "names", None) is not None
+        for store in _stores(dataset)
+    )
     work = of_files if by == "file" and are_files else of_pixels
     parts = in_threads(work, np.arange(len(dataset)), progress=progress)
     return np.concatenate([np.empty(0, np.uint64), *(keys for _, keys in parts)])
+
+
+def _stores(dataset: Dataset) -> tuple[Images, ...]:
+    return dataset.images.stores if isinstance(dataset.images, JoinedImages) else (dataset.images,)
 
 
 def _as_keys(contents: list[bytes]) -> np.ndarray:

@@ -130,7 +130,10 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Splits:
-    """A whole dataset. `val` is None unless its owner gives one: hold-out makes it from train."""
+    """A whole dataset. `val` is None unless its owner gives one: hold-out makes it from train.
+
+    `unlabelled` has images whose targets mean nothing.
+    """
 
     name: str
     train: Dataset
@@ -138,6 +141,7 @@ class Splits:
     test: Dataset | None = None
     mean: tuple[float, ...] | None = None  # of the pixels in [0, 1], per channel; None: unknown
     std: tuple[float, ...] | None = None
+    unlabelled: Dataset | None = None
 
 
 def spread(count: int, most: int) -> np.ndarray:

@@ -8,12 +8,42 @@ from torch import Tensor, nn
 
 from sla.criteria import Criterion
 from sla.errors import InputError, nearest
-from sla.heads import PlainHead
+from sla.heads import JointHead, PlainHead
 from sla.inference import average_views
 from sla.labels import Target
 from sla.plugins import import_plugin, is_plugin_name
 from sla.renamed import warn_renamed
 from sla.views import Rotation, Views, expand_views, take_views
+
+
+class Unlabelled(NamedTuple):
+    """Images without labels that a training step learns from beside its labelled ones.
+
+    Attributes:
+        images: (U, ...), augmented; the method makes their views.
+        views: (U, k) view numbers, if only k views of each image are used; None for all.
+        answers: (U, N) class logits of the same images, augmented weakly, where the method asks for them.
+        share: what their loss is multiplied by, where a step's images go through the model in parts.
+    """
+
+    images: Tensor
+    views: Tensor | None = None
+    answers: Tensor | None = None
+    share: float = 1.0
+
+
+class Before(NamedTuple):
+    """What a model answered before classes were added to it, on the rows of a step.
+
+    Attributes:
+        logits: (rows, L) of each class head, by name.
+        weight: of the loss that keeps these answers.
+        temperature: of that loss.
+    """
+
+    logits: dict[str, Tensor]
+    weight: float = 1.0
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +57,8 @@ class StepContext:
         steps: the number of steps of the run; 0 if unknown.
         memory: what the method's `build_memory` returned.
         teacher: (B, N) class logits of a teacher, for methods that learn from one; no gradient flows into it.
+        unlabelled: images without labels, for methods that learn from them.
+        before: the answers to keep, of a model that has grown.
     """
 
     views: Tensor | None = None
@@ -35,6 +67,8 @@ class StepContext:
     steps: int = 0
     memory: nn.Module | None = None
     teacher: Tensor | None = None
+    unlabelled: Unlabelled | None = None
+    before: Before | None = None
 
 
 NO_CONTEXT = StepContext()
@@ -59,6 +93,8 @@ class Method:
         False  # whether `context.teacher` is the aggregated answer of the averaged weights
     )
     one_pass: str = "single"  # the best inference with one pass per image
+    unlabelled_parts: tuple[str, ...] = ()  # of the loss of images without labels; none: it cannot use them
+    wants_answers: bool = False  # whether that loss needs `Unlabelled.answers`
 
     @property
     def headline(self) -> str:
@@ -89,6 +125,19 @@ class Method:
         features: (B*M, D) of `expand(input, context.views)`; with `context.views` (B, k), M is k.
         """
         raise InputError(f"{type(self).__name__} has no loss")
+
+    def unlabelled_losses(
+        self, heads: nn.ModuleDict, features: Tensor, context: StepContext
+    ) -> dict[str, Tensor]:
+        """`loss` of images without labels, and its parts, which are named by `unlabelled_parts`.
+
+        features: (U*M, D) of `expand(context.unlabelled.images, context.unlabelled.views)`.
+        """
+        raise InputError(f"{type(self).__name__} learns nothing from images without labels")
+
+    def growing_logits(self, heads: nn.ModuleDict, features: Tensor) -> dict[str, Tensor]:
+        """Logits (rows, L) of every head that grows with the classes, by name: old labels come first."""
+        return {name: head(features) for name, head in heads.items() if isinstance(head, JointHead)}
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """Class logits (B, N) from features (B, D) of unchanged images, for inference in one pass."""

@@ -5,6 +5,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from sla.criteria import Criterion, cross_entropy
@@ -22,8 +23,10 @@ from sla.losses import (
     head_logits,
     multi_task_parts,
     sla_loss,
+    teacher_loss,
 )
 from sla.methods.base import NO_CONTEXT, Method, StepContext, option, register_method
+from sla.methods.unlabelled import JointUnlabelled
 from sla.views import Identity, Rotation, Views, check_views
 
 
@@ -109,7 +112,7 @@ class MultiTask(DataAugmentation):
 @register_method("sla+sd", distill=True)
 @register_method("sla")
 @dataclass(frozen=True)
-class SLA(Method):
+class SLA(JointUnlabelled):
     """Self-supervised label augmentation: one joint head over (class, view); with `distill`, a plain student.
 
     L = L_SLA [+ KL(P_aggregated || sigma(z_0; u)) + beta * CE(sigma(z_0; u), y)]
@@ -124,6 +127,7 @@ class SLA(Method):
         view_reduction: "mean" over the views of an image, or their "sum".
         criterion: `(logits, target) -> loss`, for the joint labels and for the student.
         head: "linear" or "cosine".
+        view_weight, consistency_weight, confidence: for images without labels, as in `JointUnlabelled`.
     """
 
     views: Views = field(default_factory=Rotation)
@@ -149,6 +153,7 @@ class SLA(Method):
             raise InputError(f"temperature must be above 0 and beta at least 0, not {given}")
         if not 0 <= self.student_from < 1:
             raise InputError(f"student_from must be at least 0 and below 1, not {self.student_from}")
+        self.check_unlabelled()
 
     @property
     def inferences(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -159,6 +164,12 @@ class SLA(Method):
     def parts(self) -> tuple[str, ...]:  # type: ignore[override]
         """The joint loss; with distillation, the two terms of the student."""
         return ("joint", "distillation", "student") if self.distill else ("joint",)
+
+    @property
+    def unlabelled_parts(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Those of the joint head; that of the student, if it learns from them."""
+        student = ("unlabelled_distillation",) if self._teaches_unlabelled else ()
+        return (*super().unlabelled_parts, *student)
 
     @property
     def least_views(self) -> int:  # type: ignore[override]
@@ -213,6 +224,39 @@ class SLA(Method):
             "student": student.detach(),
             "output": student_logits.detach(),
         }
+
+    def unlabelled_losses(
+        self, heads: nn.ModuleDict, features: Tensor, context: StepContext
+    ) -> dict[str, Tensor]:
+        """As `JointUnlabelled`; a student learns their aggregated answer, `unlabelled_distillation`."""
+        losses, more = super().unlabelled_losses(heads, features, context), context.unlabelled
+        if not self._teaches_unlabelled or more is None:
+            return losses
+        with torch.no_grad():
+            answers = (
+                self.aggregate(heads, features, "logits")
+                if more.views is None
+                else self.classify_views(heads, features, more.views).mean(1)
+            )
+        plain = features[:: len(features) // len(more.images)]
+        student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
+        distillation = teacher_loss(answers, student_logits, self.temperature)
+        weight = 1.0 if self._student_learns(context) else 0.0
+        return losses | {
+            "loss": losses["loss"] + weight * distillation,
+            "unlabelled_distillation": distillation.detach(),
+        }
+
+    @property
+    def _teaches_unlabelled(self) -> bool:
+        return self.distill
+
+    def growing_logits(self, heads: nn.ModuleDict, features: Tensor) -> dict[str, Tensor]:
+        """Of the joint head and of the student, where its gradient stops if it does in training."""
+        found = super().growing_logits(heads, features)
+        if self.distill and self.stop_gradient:
+            found["plain"] = heads["plain"](features.detach())
+        return found
 
     def _student_learns(self, context: StepContext) -> bool:
         if self.student_from and not context.steps:

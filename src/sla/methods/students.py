@@ -28,6 +28,10 @@ class TaughtSLA(SLA, ABC):
         """Any one."""
         return 1
 
+    @property
+    def _teaches_unlabelled(self) -> bool:
+        return False  # it has a teacher for labelled images alone
+
     @abstractmethod
     def answers(self, joint_logits: Tensor, views: Tensor, context: StepContext) -> Tensor:
         """The teacher's class logits (B, N); `views` (B, k) are those of the joint logits (B*k, N*M)."""

@@ -16,6 +16,7 @@ Settings = dict[str, Any]
 VERSION = "recipe.version"  # a part of what names a run, not a key of its configuration
 OWN_DATA = (  # of no use with other images
     *("data.source", "data.hold_out", "data.per_class", "data.long_tail_max", "model.mean", "model.std"),
+    *("data.unlabelled", "data.unlabelled_count", "data.classes"),
 )
 
 

@@ -50,6 +50,9 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: b
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
     unseen = "held-out pictures, which also chose the model" if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {_range(total.accuracy)}."]
+    if groups := run.group_scores(outputs).get(headline):
+        shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
+        said.append(f"Since it grew: {shares}.")
     if worst is not None:
         taken = f" (taken for {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")

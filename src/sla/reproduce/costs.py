@@ -7,6 +7,7 @@ from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from sla.backbones import create_backbone
@@ -15,11 +16,12 @@ from sla.datasets.catalogue import CATALOGUE
 from sla.methods import create_method
 from sla.methods.base import Method
 from sla.recipes.load import Settings
-from sla.reproduce.jobs import Job, cells_of, jobs_of
+from sla.reproduce.jobs import Job, cells_of, growth_of, jobs_of
 from sla.reproduce.records import Record, parse_machine
 from sla.runs.loop import using_threads
 from sla.sampling.protocols import long_tailed_counts
-from sla.tasks.classifier.config import ClassifierConfig, student_steps
+from sla.tasks.classifier.config import ClassifierConfig, GrowConfig, student_steps
+from sla.tasks.classifier.growth_images import embedded_images
 from sla.views import parse_views
 
 BACKWARD = 2  # what the backward pass costs, in forward passes
@@ -64,6 +66,8 @@ def cost_of(job: Job) -> Cost:
     """Of a job without that of its members; nothing where it only evaluates them."""
     if job.kind == "distil":
         return _student_cost(job)
+    if job.kind == "grow":
+        return _growth_cost(job)
     settings = dict(job.settings)
     return Cost(flop_of(settings), images_of(settings)) if job.trains else Cost(0.0, 0)
 
@@ -82,6 +86,35 @@ def _student_cost(job: Job) -> Cost:
     views = len(_method(settings).views)
     answers = _trained_on(settings) * views if part.cached else images * (part.teacher_views or views)
     return Cost(float(_forward_of(settings) * ((1 + BACKWARD) * images + answers)), images)
+
+
+def _growth_cost(job: Job) -> Cost:
+    """Of a run that grows several times: its steps, the answers of the model before, the choice of images."""
+    settings = dict(job.members[0].settings)
+    own = {key: value for key, value in job.settings.items() if key != "times"}
+    part = GrowConfig.model_validate({key.removeprefix("grow."): value for key, value in own.items()})
+    first, batch, per_class = _classes(settings), settings["run.batch_size"], settings["data.per_class"]
+    available = CATALOGUE[settings["data.source"]].num_classes
+    each, known = growth_of(first, available, job.settings["times"])
+    steps, images, counts = _steps(settings), first * per_class, [per_class] * first
+    views = min(settings.get("method.views_per_step") or available, len(_method(settings).views))
+    passes, seen = 0, 0
+    for _ in known:
+        passes += embedded_images(np.array(counts), part.keep)
+        counts = [min(part.keep, count) for count in counts] + [per_class] * each
+        steps, images = math.ceil(steps * batch / images * sum(counts) / batch), sum(counts)
+        seen += steps * batch * views
+        passes += steps * batch * views * (1 + BACKWARD + (1 if part.weight else 0))
+    return Cost(float(_forward_of(settings) * passes), seen)
+
+
+def _classes(settings: Settings) -> int:
+    """Classes of a run: those of its dataset, or of a range of them."""
+    chosen = settings.get("data.classes")
+    if chosen is None:
+        return CATALOGUE[settings["data.source"]].num_classes
+    low, high = str(chosen).split("-")
+    return int(high) - int(low) + 1
 
 
 def seconds_of(runs: Iterable[Job], rate: Rate, finished: Mapping[str, Record]) -> float:
@@ -118,9 +151,11 @@ def flop_of(settings: Settings) -> float:
         pixels = math.prod(CATALOGUE[settings["data.source"]].shape)
         return 2.0 * (1 + BACKWARD) * pixels * images_of(settings) * 2  # a linear map to two labels
     passes = (1 + BACKWARD) * images_of(settings)
-    of_classifier = not {"episodes.way", "method.projection"} & settings.keys()
-    if of_classifier and (method := _method(settings)).averaged_teacher:
-        passes += _steps(settings) * settings["run.batch_size"] * len(method.views)  # forward only
+    if not {"episodes.way", "method.projection"} & settings.keys():  # answers from all views, forward only
+        method = _method(settings)
+        answered = settings["run.batch_size"] if method.averaged_teacher else 0
+        answered += _unlabelled(settings) if method.wants_answers else 0
+        passes += _steps(settings) * answered * len(method.views)
     return float(_forward_of(settings) * passes)
 
 
@@ -138,11 +173,22 @@ def images_of(settings: Settings) -> int:
         return 2 * _steps(settings) * settings["run.batch_size"]
     method = _method(settings)
     views = settings.get("method.views_per_step") or method.usual_views or len(method.views)
-    return _steps(settings) * settings["run.batch_size"] * min(views, len(method.views))
+    per_step = settings["run.batch_size"] + _unlabelled(settings)
+    return _steps(settings) * per_step * min(views, len(method.views))
 
 
 def _method(settings: Settings) -> Method:
-    return create_method(settings["method.name"], parse_views(settings["method.views"]))
+    weight = {
+        key: settings[f"method.{key}"] for key in ("consistency_weight",) if f"method.{key}" in settings
+    }
+    return create_method(settings["method.name"], parse_views(settings["method.views"]), **weight)
+
+
+def _unlabelled(settings: Settings) -> int:
+    """Unlabelled images per step."""
+    if settings.get("data.unlabelled") is None:
+        return 0
+    return settings.get("run.unlabelled_batch_size") or settings["run.batch_size"]
 
 
 def _steps(settings: Settings) -> int:
@@ -206,7 +252,7 @@ def _trained_on(settings: dict[str, Any]) -> int:
     if settings.get("data.images"):
         return settings["data.images"]
     if settings.get("data.per_class"):
-        return settings["data.per_class"] * entry.num_classes
+        return settings["data.per_class"] * _classes(settings)
     return round(entry.splits["train"] * (1 - settings["data.hold_out"]))
 
 

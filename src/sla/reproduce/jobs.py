@@ -13,8 +13,10 @@ from sla.reproduce.paper import Column, Experiment, Row, experiment
 
 LENGTHS = ("run.iterations", "run.epochs")
 MEMBERS = 4  # models of an ensemble
+GROWTHS = 4  # times that a run grows, each time by a quarter of its first classes
+STAGED = ("distil", "grow")  # kinds of rows whose run starts from another one, with settings of their own
+WITH_MEMBERS = (*STAGED, "finetune")  # kinds that train from what their members trained
 NOT_RUN = {"not-run": "it is not implemented here"}  # kinds of row, and why
-WITH_MEMBERS = ("distil", "finetune")  # kinds that train from what their members trained
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,13 @@ def cells_of(
     return found
 
 
+def growth_of(first: int, available: int, times: int) -> tuple[int, list[int]]:
+    """How many classes are added each time, and how many there are before each time, while more are left."""
+    each = max(first // GROWTHS, 1)
+    before = [first + number * each for number in range(times)]
+    return each, [count for count in before if count + each <= available]
+
+
 def jobs_of(cells: Iterable[Cell]) -> list[Job]:
     """The distinct jobs, members of others first."""
     found: dict[str, Job] = {}
@@ -126,10 +135,11 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
     place = table.columns[column]
     settings = cell_settings(row, place, scale)
     label = f"{place.label}, {row.label}"
-    if row.kind == "distil":
-        own = {key: value for key, value in settings.items() if key.startswith("distil.")}
+    if row.kind in STAGED:
+        own = {key: value for key, value in settings.items() if key.startswith(f"{row.kind}.")}
         settings = {key: value for key, value in settings.items() if key not in own}
-        return Job("distil", own, seed, scale, label, (Job("train", settings, seed, scale, label),))
+        own |= {"times": GROWTHS} if row.kind == "grow" else {}
+        return Job(row.kind, own, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "finetune":
         # The weights are those of the member, which its key names, wherever its folder is.
         first = Job("simclr", pretraining_settings(row, place, scale), seed, scale, f"{place.label}, SimCLR")

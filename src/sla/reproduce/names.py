@@ -24,6 +24,8 @@ STUDIES = {  # not in the paper: studies.yaml
     "student-pilots": "Students in one pass: candidates, on held-out images",
     "rivals": "Rivals of SLA at the same training cost",
     "capacity": "Capacity: the gain of joint labels against the width of the network",
+    "grow": "Growth: classes that come later, 20 and then 4 times 5",
+    "semi": "Semi-supervised: few labels, and images without labels",
 }
 
 EXPERIMENTS = PAPER | STUDIES

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from sla.datasets.catalogue import CATALOGUE
 from sla.disk import exclusive, replacing
 from sla.progress import QUIET, Progress, StepsOnly
 from sla.recipes.load import Settings, config_settings
-from sla.reproduce.jobs import Job
+from sla.reproduce.jobs import Job, growth_of
 from sla.reproduce.records import TABLE, Record, add_records
 from sla.runs.config import TrainingConfig
 from sla.runs.result import describe_origin
@@ -100,10 +101,31 @@ def _finetune(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     return found | costs
 
 
-def _run_session(config: TrainingConfig, job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+def _grow(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
+    """Add classes to the member, several times: the record is of the last run, `growth` of each."""
+    from sla.tasks.classifier.grow import configure_growth
+
+    _, (first,) = _members(job, out)
+    own = {key: value for key, value in job.settings.items() if key != "times"}
+    folder, source, found, growth = first.folder, first.config.data.source, dict[str, Any](), []
+    each, known = growth_of(first.model.num_classes, CATALOGUE[source].num_classes, job.settings["times"])
+    for number, total in enumerate(known, start=1):
+        given = own | {"run.seed": job.seed, "data.classes": f"{total}-{total + each - 1}"}
+        config = configure_growth(folder, source, given)
+        folder = folder_of(job, out) / str(number)
+        found = _run_session(config, job, out, progress, folder)
+        names = ("single", "aggregated", "old_single", "old_aggregated", "new_single", "new_aggregated")
+        scores = found["more"] | found["scores"]["last"]
+        growth.append({"classes": total + each, **{name: scores[name] for name in names if name in scores}})
+    return found | {"more": found["more"] | {"growth": growth}}
+
+
+def _run_session(
+    config: TrainingConfig, job: Job, out: Path, progress: Progress, folder: Path | None = None
+) -> dict[str, Any]:
     from sla.session import train
 
-    folder = folder_of(job, out)
+    folder = folder or folder_of(job, out)
     resume = (folder / "config.yaml").is_file()
     run = train(config, folder, resume=resume, progress=StepsOnly(progress))
     cost = {name: run.result["cost"][name] for name in ("training_flop", "seconds", "parameters")}
@@ -168,6 +190,7 @@ WORK: dict[str, Callable[[Job, Path, Progress], dict[str, Any]]] = {
     "flips": _averaged,
     "distil": _distil,
     "finetune": _finetune,
+    "grow": _grow,
     "curves": _curves,
     "toy": _toy,
 }

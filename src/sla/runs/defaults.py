@@ -15,7 +15,7 @@ from sla.errors import InputError, SLAWarning
 from sla.images.store import Splits
 from sla.plugins import import_plugin, is_passed
 from sla.runs.config import TrainingConfig
-from sla.runs.preprocessing import build_pipelines
+from sla.runs.preprocessing import build_train_pipeline
 from sla.views import Views
 
 TINY = 40  # pixels a side up to which a picture is for a CIFAR network
@@ -57,9 +57,14 @@ def same_source(one: str, other: str) -> bool:
     return bool(one and other) and Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def with_policies(config: Tree) -> Tree:
-    """The configuration with what the files of its policies held: a file may change or disappear."""
-    kept = read_policies(config.augment or "none", config.policies)
+def with_policies(config: Tree, *augments: str) -> Tree:
+    """The configuration with what the files of its policies held: a file may change or disappear.
+
+    `augments`: further augmentations, beside the one of the training images.
+    """
+    kept: dict[str, Any] = {}
+    for text in (config.augment or "none", *augments):
+        kept |= read_policies(text, config.policies)
     return config.model_copy(update={"policies": kept})
 
 
@@ -140,11 +145,11 @@ def measure_backbone(config: Tree) -> Tree:
     return override(config, "model", options={**model.options, "num_features": width})
 
 
-def warn_of_contradictions(config: TrainingConfig, views: Views) -> None:
-    """Warn where a label-keeping augmentation does to an image what one of the views does."""
-    pipeline, _ = build_pipelines(config)
+def warn_of_contradictions(config: TrainingConfig, views: Views, augment: str | None = None) -> None:
+    """Warn where the run's augmentation, or another one, does to an image what one of the views does."""
+    pipeline = build_train_pipeline(config, augment)
     for contradiction in find_contradictions(pipeline, views.elements):
-        what = f"augment {config.augment!r} contains a view of {views.text}"
+        what = f"augment {augment or config.augment!r} contains a view of {views.text}"
         warnings.warn(f"{what}: {contradiction}; the same picture then has two labels", SLAWarning)
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sla.disk import TEMPORARY, exclusive, remove_temporaries
 from sla.errors import InputError, shown
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint, remove_unfinished
+from sla.runs.checkpoint import WEIGHTS, check_file, file_checksum, find_checkpoint, remove_unfinished
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
 
 CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
@@ -113,6 +113,19 @@ def find_model_file(folder: Path, checkpoint: str, stage: str = MAIN_STAGE) -> P
     if found is None:
         raise InputError(f"{folder}: this run has no {checkpoint} checkpoint")
     return found / WEIGHTS
+
+
+def find_known_weights(folder: Path, checkpoint: str, checksum: str | None) -> tuple[Path, str]:
+    """The weights of another run that a run starts from, and their checksum.
+
+    Refused where they are not those that it began with: `checksum`, or None if it has not begun.
+    """
+    weights = find_model_file(folder, checkpoint)
+    check_file(weights)
+    found = file_checksum(weights)
+    if checksum not in (None, found):
+        raise InputError(f"{shown(folder)}: its {checkpoint} weights are not those that the run began with")
+    return weights, found
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Which images a run trained on and which it held out, by content: RUN/images.safetensors.
 
 For each split the keys of its images and their classes, in the run's order. `unused` are those of the source
-that a run left out (`per_class`, `long_tail`). Names and folders play no part: a picture is found again
-wherever it lies, and one that was trained on is never taken for unseen.
+that a run left out (`per_class`, `long_tail`), `unlabelled` those that it trained on without labels. Names
+and folders play no part: a picture is found again wherever it lies, and one that was trained on is never
+taken for unseen.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.folder import IMAGES
 from sla.runs.plan import Plan
 
-TRAIN, VAL, TEST, UNUSED = "train", "val", "test", "unused"
+TRAIN, VAL, TEST, UNUSED, UNLABELLED = "train", "val", "test", "unused", "unlabelled"
 
 
 class Matched(NamedTuple):
@@ -76,8 +77,9 @@ class ImagesRecord:
         return Matched(kept, gone, relabelled, rest)
 
     def trained_on(self, keys: np.ndarray) -> np.ndarray:
-        """Which of these are keys of training images, bool (n,)."""
-        return np.isin(keys, self.keys[TRAIN])
+        """Which of these are keys of images that it trained on, with or without labels, bool (n,)."""
+        known = [self.keys[split] for split in (TRAIN, UNLABELLED) if split in self.keys]
+        return np.isin(keys, np.concatenate(known))
 
     def _labels(self, split: str) -> Iterable[tuple[Any, str]]:
         if split not in self.keys:
@@ -90,7 +92,13 @@ def make_record(plan: Plan[Any], progress: Progress = QUIET) -> ImagesRecord:
     """The record of a plan's images; each is read once, or not at all where a cache has its key."""
     by, parts = (
         key_kind(plan.train),
-        {TRAIN: plan.train, VAL: plan.val, TEST: plan.test, UNUSED: _unused(plan)},
+        {
+            TRAIN: plan.train,
+            VAL: plan.val,
+            TEST: plan.test,
+            UNUSED: _unused(plan),
+            UNLABELLED: plan.unlabelled,
+        },
     )
     held = {split: part for split, part in parts.items() if part is not None and len(part)}
     return ImagesRecord(
@@ -112,8 +120,9 @@ def with_recorded_images(
     pools: list[tuple[Dataset | None, list[str]]] = [
         *([(source, [TRAIN, VAL, UNUSED])] if plan.holds_out else [(source, [TRAIN, UNUSED]), val]),
         (plan.test, [TEST]),
+        (plan.unlabelled, [UNLABELLED]),
     ]
-    found: dict[str, Dataset | None] = {VAL: None, TEST: None}
+    found: dict[str, Dataset | None] = {VAL: None, TEST: None, UNLABELLED: None}
     gone = new = relabelled = 0
     for pool, splits in pools:
         if pool is None:
@@ -130,7 +139,7 @@ def with_recorded_images(
         )
     train = found[TRAIN]
     assert train is not None
-    return replace(plan, train=train, val=found[VAL], test=found[TEST])
+    return replace(plan, train=train, val=found[VAL], test=found[TEST], unlabelled=found[UNLABELLED])
 
 
 def _differences(gone: int, new: int, relabelled: int) -> str:

@@ -132,7 +132,7 @@ class Loop(ABC):
         if not self.position.step and wants_data(self.model):
             self._init_from_data()
         follow_step(self.model, self.position.step, self.steps)
-        for batch in self.batches(self._resident(), self.position.step):
+        for batch in self.batches(self.on_device(self.train), self.position.step):
             step = batch.step
             if frozen != (step < optimizer.frozen * self.steps):
                 frozen = step < optimizer.frozen * self.steps
@@ -236,10 +236,10 @@ class Loop(ABC):
         if self.average is not None:
             self.average = Average(self.model, self.average.decay)
 
-    def _resident(self) -> Dataset:
-        """The training images, on the device where they are in memory anyway."""
-        here = self.train.images.in_memory and self.device.type != "cpu"
-        return resident(self.train, self.device) if here else self.train
+    def on_device(self, dataset: Dataset) -> Dataset:
+        """The same images, on the device where they are in memory anyway."""
+        here = dataset.images.in_memory and self.device.type != "cpu"
+        return resident(dataset, self.device) if here else dataset
 
     def _open_board(self) -> Any:
         """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""

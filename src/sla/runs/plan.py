@@ -14,6 +14,7 @@ class Plan(Generic[C_co]):
     """A resolved configuration, the images it trains on, and the reasons for what was chosen.
 
     `pool` has the images that training images, and with `holds_out` the held-out ones too, were taken from.
+    `unlabelled` are more images to train on, without labels.
     """
 
     config: C_co
@@ -23,3 +24,4 @@ class Plan(Generic[C_co]):
     reasons: tuple[str, ...]
     pool: Dataset | None = None
     holds_out: bool = False
+    unlabelled: Dataset | None = None

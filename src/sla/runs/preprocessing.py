@@ -30,6 +30,10 @@ def file_images(preprocessing: Preprocessing, files: Sequence[str | Path]) -> Fi
 
 def build_pipelines(config: TrainingConfig) -> tuple[Pipeline, Pipeline]:
     """What training images and test images go through."""
+    return build_train_pipeline(config), preprocessing_of(config).eval_pipeline()
+
+
+def build_train_pipeline(config: TrainingConfig, augment: str | None = None) -> Pipeline:
+    """What training images go through, by the run's augmentation or by another one."""
     seen = preprocessing_of(config)
-    training = train_pipeline(seen.augment, seen.resolution, seen.mean, seen.std, config.policies)
-    return training, seen.eval_pipeline()
+    return train_pipeline(augment or seen.augment, seen.resolution, seen.mean, seen.std, config.policies)

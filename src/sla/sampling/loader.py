@@ -37,6 +37,7 @@ class Batch:
     indices: Tensor  # int64 (b,), on the CPU: places in the dataset
     step: int
     draws: Draws
+    unlabelled: "Batch | None" = None  # the step's images without labels, where there are any
 
 
 class _Request(NamedTuple):

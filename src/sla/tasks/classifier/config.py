@@ -13,12 +13,28 @@ from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig, abso
 from sla.views import view_names
 
 DISTIL = "distil"  # the stage after training
+DISTILLED = "distilled"  # the method of a run that distils another one
 FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 
 
+class EarlierData(Part):
+    """Data of a run that another one grew from: a source, its folder of datasets, and the classes used."""
+
+    source: str
+    root: str | None = None
+    classes: tuple[str | int, ...] | None = None
+
+
 class DataConfig(SourceConfig):
     """Where the images come from and which of them are trained on."""
+
+    classes: tuple[str | int, ...] | None = Field(
+        None, description="only these classes, by name, number or range: 'cat, dog', 0-19; default: all"
+    )
+    earlier: tuple[EarlierData, ...] = Field(
+        (), description="data whose classes come first, of a run by `sla grow`; filled in automatically"
+    )
 
     hold_out: float = Field(0.1, ge=0, lt=1, description="fraction of train held out, unless there is a val")
     hold_out_seed: int = Field(0, ge=0, description="selects the held-out images, independently of run.seed")
@@ -33,6 +49,25 @@ class DataConfig(SourceConfig):
         False, description="keep resized images in the cache folder, so that they are decoded only once"
     )
     sampling: Literal["epochs", "random"] = Field("epochs", description="epochs, or a random batch per step")
+    unlabelled: str | None = Field(
+        None, description="more images, without labels, to train on: a folder, or the name of a dataset"
+    )
+    unlabelled_count: int | None = Field(
+        None, ge=1, description="so many of the unlabelled images, drawn by run.seed; default: all"
+    )
+
+    @field_validator("unlabelled")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        return absolute_source(source)
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _listed(cls, classes: Any) -> Any:
+        """`cat, dog` and `3` are lists too."""
+        if isinstance(classes, str):
+            return tuple(name.strip() for name in classes.split(",") if name.strip())
+        return (classes,) if isinstance(classes, int) else classes
 
 
 class MethodKeys(Part):
@@ -94,6 +129,9 @@ class RunConfig(LoopConfig):
     """Length, device and output of a classifier run."""
 
     batch_size: int | None = Field(None, ge=1, description="base images per step, over all processes")
+    unlabelled_batch_size: int | None = Field(
+        None, ge=1, description="unlabelled images per step, over all processes; default: as many as labelled"
+    )
     epochs: float | None = Field(None, gt=0, description="passes over the training images")
     minutes: float | None = Field(
         None, gt=0, description="training time; converted to iterations at the start"
@@ -140,6 +178,26 @@ class DistilConfig(Part):
         return absolute_source(source)
 
 
+class GrowConfig(Part):
+    """How a run adds classes to another one."""
+
+    run: str | None = Field(None, description="run folder that this one adds classes to, of `sla grow`")
+    checkpoint: Literal["last", "best"] = Field("last", description="of that run: last or best")
+    checksum: str | None = Field(None, description="of that run's weights; filled in automatically")
+    keep: int = Field(
+        20, ge=0, description="training images kept of each old class, nearest to its mean; 0: none"
+    )
+    weight: float = Field(
+        1.0, ge=0, description="weight of the distillation of the old model's answers; 0: fine-tuning"
+    )
+    temperature: float = Field(2.0, gt=0, description="temperature of that distillation")
+
+    @field_validator("run")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        return absolute_source(source)
+
+
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
@@ -149,12 +207,23 @@ class ClassifierConfig(TrainingConfig):
     method: MethodConfig = MethodConfig()
     run: RunConfig = RunConfig()
     mix: str | None = Field(None, description="mixing of images and labels: 'cutmix(1.0, 0.5)', 'mixup(1.0)'")
+    strong_augment: str | None = Field(
+        None,
+        description="augmentation of unlabelled images if method.consistency_weight is above 0; default: "
+        "augment, with randaugment and cutout",
+    )
     stages: tuple[Literal["features", "train", "distil"], ...] | None = Field(
         None,
         description="train; before it features: a linear classifier on frozen features; after it distil: a "
         "student of the aggregated answer. Default: features, train from pretrained weights; else train",
     )
     distil: DistilConfig = DistilConfig()
+    grow: GrowConfig = GrowConfig()
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether the run adds classes to another one."""
+        return self.grow.run is not None
 
     @field_validator("stages", mode="before")
     @classmethod

@@ -22,10 +22,10 @@ from sla.heads import JointHead
 from sla.labels import Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import check_file, file_checksum, find_checkpoint, read_state
+from sla.runs.checkpoint import find_checkpoint, read_state
 from sla.runs.config import set_keys, task_name, validate
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, find_model_file, read_result, read_run_config
+from sla.runs.folder import CONFIG, find_known_weights, read_result, read_run_config
 from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
@@ -33,18 +33,20 @@ from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import draw_views, plan_method
 from sla.tasks.classifier.config import (
     DISTIL,
+    DISTILLED,
     OPTION_FIELDS,
     ClassifierConfig,
     DataConfig,
+    GrowConfig,
     student_share,
     student_steps,
 )
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets
+from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
-DISTILLED = "distilled"  # the method
-NOT_SELECTING = {"source", "root", "workers", "cache", "sampling"}  # images are found again by content
+# Images are found again by content.
+NOT_SELECTING = {"source", "root", "workers", "cache", "sampling", "unlabelled", "unlabelled_count"}
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
@@ -65,9 +67,12 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
     length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0, "compile_reason": None}
     foreign = OPTION_FIELDS.keys() - method_options(METHODS[DISTILLED].make).keys()
     method = {name: type(config.method).model_fields[name].default for name in foreign}
+    learns = bool(plan_method(config).unlabelled_parts)  # else its images without labels were left out
+    data = {} if learns else {"unlabelled": None, "unlabelled_count": None}
     own = {"teacher": str(teacher.absolute()), "share": None, "learning_rate": None}
     return config.model_copy(
         update={
+            "data": config.data.model_copy(update=data),
             "model": config.model.model_copy(update=model),
             "method": config.method.model_copy(
                 update=method | {"name": DISTILLED, "views_per_step": 1, "options": {}}
@@ -77,6 +82,7 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
             "mix": None,
             "stages": ("train",),
             "distil": part.model_copy(update=own),
+            "grow": GrowConfig(),
         }
     )
 
@@ -99,22 +105,11 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
 
 
 def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
-    """The weights of the teacher that a student's configuration names, and their checksum.
-
-    Refused where they are not those that the run began with.
-    """
+    """The weights of the teacher that a student's configuration names, and their checksum."""
     part = config.distil
     if part.teacher is None:
         raise InputError("method distilled learns from another run: `sla distill RUN`")
-    folder = Path(part.teacher)
-    weights = find_model_file(folder, part.checkpoint)
-    check_file(weights)
-    checksum = file_checksum(weights)
-    if part.teacher_checksum not in (None, checksum):
-        raise InputError(
-            f"{shown(folder)}: its {part.checkpoint} weights are not those that the run began with"
-        )
-    return weights, checksum
+    return find_known_weights(Path(part.teacher), part.checkpoint, part.teacher_checksum)
 
 
 def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num_views: int) -> None:
@@ -133,9 +128,7 @@ def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     last = find_checkpoint(folder / "checkpoint", "last")
     assert last is not None
     position, _ = read_state(last)
-    views = config.method.views_per_step or len(model.method.views)
-    seen = position.step * (config.run.batch_size or 1) * views
-    return 3 * forward_flop(config, model) * seen, position.seconds
+    return forward_flop(config, model) * step_passes(config) * position.step, position.seconds
 
 
 def forward_flop(config: ClassifierConfig, model: Classifier) -> int:
@@ -221,7 +214,7 @@ class Distiller(Trainer):
         keys = self.memory.keys.clone()
         super().resume()
         if not torch.equal(keys, self.memory.keys):
-            source = shown(self.config.distil.unlabelled or "")
+            source = shown(self.config.distil.unlabelled or self.config.data.unlabelled or "")
             raise InputError(f"{source}: its images are not those that the run began with: restore them")
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
@@ -281,7 +274,7 @@ def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, flo
     if not config.has_stage(DISTIL):
         return 0.0, 0.0
     part, num_views = config.distil, len(plan_method(config).views)
-    step = 3 * (config.method.views_per_step or num_views)
+    step = step_passes(config) / (config.run.batch_size or 1)
     answers = 0 if part.cached else part.teacher_views or num_views
     once = images * num_views / (config.run.batch_size or 1) if part.cached else 0.0
     return student_share(config) * (3 + answers) / step, once / step

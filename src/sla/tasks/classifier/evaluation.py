@@ -64,6 +64,19 @@ class Outputs:
             found["anytime"]["changed"] = self.changed
         return found
 
+    def group_scores(self, old_classes: int) -> dict[str, dict[str, float]]:
+        """Of a model that has grown: accuracy in percent on images of the first, `old`, and of `new` classes.
+
+        Answers are among all classes. By kind of inference; a group without images is left out.
+        """
+        found: dict[str, dict[str, float]] = {}
+        is_old = self.targets < old_classes
+        for inference, logits in self.logits.items():
+            right = (logits.argmax(1) == self.targets).double()
+            groups = {"old": right[is_old], "new": right[~is_old]}
+            found[inference] = {name: 100 * hits.mean().item() for name, hits in groups.items() if len(hits)}
+        return found
+
     @property
     def changed(self) -> int:
         """How many answers of anytime inference differ from those of aggregation."""

@@ -19,13 +19,17 @@ BY_DEFAULT = "logit-adjust"
 
 
 def choose_imbalance(
-    part: MethodConfig, counts: np.ndarray, classes: Sequence[str]
+    part: MethodConfig, counts: np.ndarray, classes: Sequence[str], grown: bool = False
 ) -> tuple[MethodConfig, list[str]]:
-    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons."""
+    """The method with `auto` and the kind of head resolved for these counts (N,), and the reasons.
+
+    `grown`: classes may be without images, where the old model knows them; then logits can be adjusted.
+    """
     smallest, largest = int(np.argmin(counts)), int(np.argmax(counts))
     found = f"classes have {counts[smallest]:,} to {counts[largest]:,} training images"
     chosen, reasons = part.imbalance, []
-    if chosen != "none" and not counts[smallest]:
+    absent = not counts[smallest] and not (grown and chosen in ("logit-adjust", AUTO))
+    if chosen != "none" and absent:
         raise InputError(
             f"class {shown(classes[smallest])!r} has no training image: method.imbalance={chosen} needs at "
             "least one of each class; add some, or take the class away"
@@ -37,8 +41,12 @@ def choose_imbalance(
         reasons.append(f"{found}, {than} {UNEQUAL:g} times as many: imbalance {chosen}")
     elif chosen != "none":
         reasons.append(f"{found}: imbalance {chosen}")
-    elif unequal:
+    elif unequal and not grown:
         reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
+    if grown and not counts[smallest] and part.label_smoothing:
+        raise InputError(
+            "method.label_smoothing smooths towards classes without images: keep one of each, or set it to 0"
+        )
     head = part.head or CRITERIA[chosen].head
     return part.model_copy(update={"imbalance": chosen, "head": head}), reasons
 

@@ -26,20 +26,28 @@ from sla.runs.defaults import (
     usual_precision,
     warn_of_contradictions,
     with_absolute_paths,
-    with_policies,
 )
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
-from sla.runs.preprocessing import build_pipelines
+from sla.runs.preprocessing import build_pipelines, build_train_pipeline
 from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, OPTION_FIELDS, ClassifierConfig
+from sla.tasks.classifier.config import (
+    AUTO,
+    DISTIL,
+    DISTILLED,
+    FEATURES,
+    OPTION_FIELDS,
+    ClassifierConfig,
+)
 from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
+from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
+from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, choose_strong
 
 LEAST_STEPS = 2000
-QUICK_ALONE = (FEATURES, "distilled")  # methods without the quick model before them
+QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
 QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
 
@@ -54,6 +62,7 @@ def make_plan(
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     check_model(config)
     _warn_of_unused_options(config)
+    check_unlabelled(config)
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
     config = with_origin(config if splits is not None else with_absolute_paths(config))
@@ -63,23 +72,32 @@ def make_plan(
     elif splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = fill_missing(config, "data", stored_size=native)
+    elif config.is_grown:  # with everything as in the run before
+        grey, native = False, config.data.stored_size or 1
     else:
         grey, native = _native(config)
-    config = _choose_model(config, native, grey, reasons)
+    config = _choose_model(config, native, grey, [] if config.is_grown else reasons)
+    if splits is not None and (config.data.classes is not None or config.is_grown):
+        raise InputError("data.classes and grow.run are for data that is named: a folder or a dataset")
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
     config = config if config.stages else config.model_copy(update={"stages": ("train",)})
+    grown = None
+    if config.is_grown:
+        config, grown = find_grown_images(config, reasons, progress)
+        splits = grown.splits
     splits = splits or load_data(config.data, progress=progress)
     config = override(config, "data", stored_size=max(splits.train.images.shape[1:]))
     config = measure_backbone(choose_input(config, splits))
     channels = len(config.model.mean or ())
     if channels != 3:
         reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
-    train, val = split_images(config, splits, reasons)
-    method, found = choose_imbalance(config.method, train.counts(), train.classes)
+    train, val = split_images(config, splits, reasons) if grown is None else (grown.train, grown.val)
+    has_old = config.is_grown or bool(config.data.earlier) or config.method.name == DISTILLED
+    method, found = choose_imbalance(config.method, train.counts(), train.classes, has_old)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = _choose_training(config, len(train), reasons)
-    config = with_policies(config)
+    config = choose_strong(config)
     with_views = takes_views(config.method.name)
     if config.method.views == AUTO and not with_views:
         config = override(config, "method", views="none")
@@ -95,7 +113,8 @@ def make_plan(
         _check_views(config)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
-    return Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None)
+    plan = Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None)
+    return add_unlabelled(plan, splits.unlabelled, progress)
 
 
 def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = None) -> Plan[ClassifierConfig]:
@@ -234,6 +253,8 @@ def _check_views(config: ClassifierConfig) -> None:
         )
     if num_views > 1:
         warn_of_contradictions(config, method.views)
+        if config.strong_augment is not None:
+            warn_of_contradictions(config, method.views, config.strong_augment)
     if method.averaged_teacher and config.optimizer.ema is None:
         raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
     if config.has_stage(DISTIL) and "aggregated" not in method.inferences:
@@ -261,5 +282,6 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
         check_features(config)
     parse_mix(config.mix)
     build_pipelines(config)
+    build_train_pipeline(config, config.strong_augment)
     check_input(config)
     warn_of_other_input(config)

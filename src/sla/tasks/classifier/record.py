@@ -21,6 +21,7 @@ def record_run(run: Run) -> dict[str, Any]:
     """`scores`: test accuracies by checkpoint and inference; `more`:
 
     `val_*`, `ece_*`: held-out accuracy, and calibration error on test images, by inference;
+    `old_*`, `new_*`: test accuracy on old and new classes of a run that has grown, by inference;
     `train`: right answers on clean training images, of the labels that the method learns;
     `gained`, `lost`: test images that only the average over views gets right, or only the plain image.
     """
@@ -29,6 +30,9 @@ def record_run(run: Run) -> dict[str, Any]:
     tested = {name: top1_scores(found["test"]) for name, found in accuracies.items() if "test" in found}
     more = top1_scores(last.get("val", {}), "val_")
     more |= {f"ece_{inference}": found["ece"] for inference, found in last.get("test", {}).items()}
+    for group in ("old", "new"):  # of a run that has grown
+        found = last.get("test", {}).items()
+        more |= {f"{group}_{inference}": scores[group] for inference, scores in found if group in scores}
     more["train"] = training_accuracy(run.model, some_training_images(data.train), run.pipeline)
     if data.test is not None and "aggregated" in run.model.method.inferences:
         outputs = run.outputs(data.test, ("single", "aggregated"))

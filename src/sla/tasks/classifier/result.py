@@ -25,7 +25,9 @@ from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
 from sla.tasks.classifier.features import FeatureFit, First
+from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
@@ -57,12 +59,14 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         },
         "view_accuracy": found["last"][1].view_accuracy,
         **({} if chosen is None else {"chosen": chosen}),
+        **({"grown": trainer.about()} if isinstance(trainer, Grower) else {}),
         **_cross_validation(quick or trainer.folder / "checkpoint"),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
             "val": len(plan.val) if plan.val else 0,
             "test": len(plan.test) if plan.test else 0,
+            **({} if plan.unlabelled is None else {"unlabelled": len(plan.unlabelled)}),
         },
         "train_counts": plan.train.counts().tolist(),
         "cost": _with_quick(_cost(trainer, found["last"][1]), trainer, quick),
@@ -108,6 +112,9 @@ def _evaluate(
         if fitted := model.about.get("cross_validation", {}).get("temperature"):
             temperatures = {model.method.headline: fitted}  # on more images than were held out
         scores[name] = outputs.scores(temperatures)
+        if isinstance(trainer, Grower):
+            groups = outputs.group_scores(trainer.old_classes)
+            scores[name] = {inference: one | groups[inference] for inference, one in scores[name].items()}
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
@@ -185,12 +192,14 @@ def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.steps * trainer.batch_size * views
+    if trainer.unlabelled is not None:
+        seen += trainer.steps * (trainer.config.run.unlabelled_batch_size or 0) * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
-    if method.averaged_teacher:  # it answers from all views, without a backward pass
-        passes = trainer.steps * trainer.batch_size * len(method.views)
-        cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
+    if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
+        passes = step_passes(trainer.config) * trainer.steps
+        cost["training_flop"] = forward_flop(trainer.config, trainer.model) * passes
     scores = last.scores.get("test") or last.scores.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
-    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit) else cost
+    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit | Grower) else cost

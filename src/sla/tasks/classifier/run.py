@@ -42,6 +42,7 @@ from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 
+GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
@@ -107,7 +108,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        rows, method = [], self.config.method.name
+        rows, method, grown = [], self.config.method.name, "grown" in self.result
         chosen = self.result.get("chosen") or {"checkpoint": "last", "inference": self.result["headline"]}
         for checkpoint, found in self.result["accuracies"].items():
             for split in ("test", "val"):
@@ -116,13 +117,14 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                     count = self.result["images"][split]
                     found_share = share(round(scores["top1"] * count / 100), count)
                     ends = f"{found_share.low:.1f} to {found_share.high:.1f}"
-                    numbers = (f"{scores['top1']:.2f}", ends, f"{scores['ece']:.1f}")
+                    numbers = (f"{scores['top1']:.2f}", ends, f"{scores['ece']:.1f}", *_groups(scores, grown))
                     name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
                     rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
         views = self.result.get("view_accuracy")
         advice = () if views is None else (f"{method}: {views['advice']}",)
         stars = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
-        return ScoreTable(("", "inference", "accuracy %", "95% interval", "ECE %"), rows, advice, (stars,))
+        header = ("", "inference", "accuracy %", "95% interval", "ECE %", *(GROUPS if grown else ()))
+        return ScoreTable(header, rows, advice, (stars,))
 
     @property
     def classes(self) -> list[str]:
@@ -255,6 +257,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         same = [own, *own.parent.glob(f"last-{step_of(own):08d}")]
         found = (read_scores(scores_file(folder, split)) for folder in same)
         return next((scores for scores in found if scores is not None), None)
+
+    def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
+        """Accuracy on images of old and of new classes, of a run that has grown; {} of another."""
+        grown = self.result.get("grown")
+        return outputs.group_scores(grown["old_classes"]) if grown else {}
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
@@ -405,3 +412,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         check_inference(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)
+
+
+def _groups(scores: dict[str, float], grown: bool) -> tuple[str, ...]:
+    """Accuracies of images of old and of new classes, of a run that has grown."""
+    return tuple(f"{scores[name]:.2f}" if name in scores else "" for name in ("old", "new")) if grown else ()

@@ -7,6 +7,7 @@ they would have been.
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -14,11 +15,13 @@ from typing import NamedTuple
 import torch
 
 from sla.progress import Progress
+from sla.runs.defaults import override
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.runs.timing import MAX_TIMING_SECONDS, WARM_UP, time_steps
-from sla.sampling.loader import Batch, TrainLoader
+from sla.sampling.loader import Batch
 from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 
 COMPILE_SECONDS = 100.0  # of a network as large as ResNet-32, on two cores
@@ -101,9 +104,9 @@ def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:
 
 
 def _throwaway(plan: Plan[ClassifierConfig], compiles: bool) -> tuple[Trainer, Iterator[Batch]]:
-    run = plan.config.run.model_copy(update={"iterations": 1, "compile": compiles})
-    throwaway = plan.config.model_copy(update={"run": run})
-    trainer = Trainer(Plan(throwaway, plan.train, None, None, ()), Path(), Group())
+    changed = override(plan.config, "run", iterations=1000, compile=compiles)
+    changed = override(changed, "data", workers=0)
+    kind = Grower if plan.config.is_grown else Trainer
+    trainer = kind(replace(plan, config=changed, val=None, test=None), Path(), Group())
     trainer.prepare(frozen=False)
-    batches = TrainLoader(plan.train, trainer.batch_size, seed=0, steps=1000, device=trainer.device)
-    return trainer, iter(batches)
+    return trainer, iter(trainer.batches(plan.train, 0))

@@ -13,6 +13,7 @@ from sla.runs.stages import Stage
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.distil import Distiller, is_distilled, plan_student, second_stage
 from sla.tasks.classifier.features import After, FeatureFit, First, features_steps, is_features
+from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.record import record_run
@@ -34,7 +35,8 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     """Training; before it the quick model, after it distillation, where they are asked for."""
     config = plan.config
     assert config.run.iterations is not None
-    kind = FeatureFit if is_features(config) else Distiller if is_distilled(config) else Trainer
+    kind = Grower if config.is_grown else Trainer
+    kind = FeatureFit if is_features(config) else Distiller if is_distilled(config) else kind
     steps = features_steps(len(plan.train)) if is_features(config) else config.run.iterations
     stages = [Stage(MAIN_STAGE, steps, partial(kind, plan, group=group))]
     if config.has_stage(FEATURES):

@@ -2,8 +2,9 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,16 +17,18 @@ from sla.factory import read_saved, save
 from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
-from sla.methods import StepContext
+from sla.methods import Method, StepContext, Unlabelled
 from sla.runs.distributed import Group
+from sla.runs.evaluation import evaluating
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
-from sla.runs.preprocessing import preprocessing_of
+from sla.runs.preprocessing import build_train_pipeline, preprocessing_of
 from sla.sampling.draws import seed_of
 from sla.sampling.loader import Batch, TrainLoader
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
+from sla.tasks.classifier.unlabelled import pair_batches, split_unlabelled
 
 EVAL_BATCH = 256
 COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
@@ -42,6 +45,7 @@ class Trainer(Loop):
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
+        self.config = config
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
         model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
@@ -57,20 +61,38 @@ class Trainer(Loop):
             plan.train,
             folder,
             group,
-            losses=method.parts,
+            losses=self.columns(method),
             inferences=method.inferences,
             headline=method.headline,
             precision=config.run.precision or "float32",
             memory=memory,
         )
         self.mix = parse_mix(config.mix)
+        self.unlabelled = plan.unlabelled if method.unlabelled_parts else None
+        strong = config.strong_augment if method.wants_answers else None
+        self.strong_pipeline = build_train_pipeline(config, strong) if strong else self.train_pipeline
 
-    def batches(self, train: Dataset, start_step: int) -> TrainLoader:
+    def columns(self, method: Method) -> tuple[str, ...]:
+        """The parts of the loss, for metrics.csv."""
+        return (*method.parts, *(method.unlabelled_parts if self.plan.unlabelled is not None else ()))
+
+    def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
         """This process's part of each batch."""
+        seed, count = self.config.run.seed, self.config.run.unlabelled_batch_size
+        labelled = self._loader(train, self.batch_size, seed, start_step)
+        if self.unlabelled is None:
+            return labelled
+        unlabelled = self.on_device(self.unlabelled)
+        own_draws = seed_of(seed, "unlabelled")
+        return pair_batches(
+            labelled, self._loader(unlabelled, count or self.batch_size, own_draws, start_step)
+        )
+
+    def _loader(self, dataset: Dataset, batch_size: int, seed: int, start_step: int) -> TrainLoader:
         return TrainLoader(
-            train,
-            self.batch_size,
-            seed=self.config.run.seed,
+            dataset,
+            batch_size,
+            seed=seed,
             steps=self.steps,
             start_step=start_step,
             rank=self.group.rank,
@@ -91,27 +113,29 @@ class Trainer(Loop):
 
     def learn(self, batch: Batch) -> None:
         """One step of the optimiser, from one batch in as many parts as are asked for."""
-        optimizer, method = self.config.optimizer, self.model.method
+        optimizer = self.config.optimizer
         images = self.train_pipeline(batch.images, batch.draws, batch.aspect)
         target: Target = batch.targets
         if self.mix is not None:
             images, partner, lam = self.mix(images, batch.draws)
             target = MixedTarget(batch.targets, batch.targets[partner], lam)
-        if self.config.run.channels_last and images.ndim == 4:
-            images = images.contiguous(memory_format=torch.channels_last)
-        count = self.config.method.views_per_step or len(method.views)
-        views = draw_views(batch.draws, len(method.views), count, method.least_views > 1)
+        images = self._laid_out(images)
+        views = self._draw_views(batch)
         self.optimizer.zero_grad(set_to_none=True)
-        parts = min(optimizer.accumulate, len(images))
-        chosen = [None] * parts if views is None else views.to(self.device).tensor_split(parts)
+        least = min(len(images), len(images) if batch.unlabelled is None else len(batch.unlabelled.images))
+        parts = min(optimizer.accumulate, least)
+        chosen = [None] * parts if views is None else views.tensor_split(parts)
         places = batch.indices.to(self.device).tensor_split(parts)
         target, taught = self.teach(images, target, batch)
         answers = [None] * parts if taught is None else taught.tensor_split(parts)
-        columns = (images.tensor_split(parts), split_target(target, parts), chosen, places, answers)
+        seen_in = images.tensor_split(parts)
+        more = split_unlabelled(self.see_unlabelled(batch), [len(part) / len(images) for part in seen_in])
+        columns = (seen_in, split_target(target, parts), chosen, places, answers, more)
         pieces = list(zip(*columns, strict=True))
-        for number, (piece, targets, seen, indices, answer) in enumerate(pieces):
+        for number, (piece, targets, seen, indices, answer, unlabelled) in enumerate(pieces):
             share = len(piece) / len(images)
-            context = StepContext(seen, indices, batch.step, self.steps, self.memory, answer)
+            context = StepContext(seen, indices, batch.step, self.steps, self.memory, answer, unlabelled)
+            context = self.complete(context, piece)
             with self._unsynchronised(until_last=number == len(pieces) - 1):
                 with self._autocast():
                     losses = self.step_module(piece, targets, context)
@@ -129,6 +153,28 @@ class Trainer(Loop):
         with torch.no_grad(), self._autocast():
             return target, self.averaged.logits(images, "aggregated").float()
 
+    def see_unlabelled(self, batch: Batch) -> Unlabelled | None:
+        """The step's images without labels, augmented, in as many views as the labelled ones.
+
+        Where the method wants answers, they are aggregated ones by the weights as they are, in eval mode, on
+        the weakly augmented images; the images themselves are then augmented strongly.
+        """
+        more, method = batch.unlabelled, self.model.method
+        if more is None:
+            return None
+        images = self._laid_out(self.strong_pipeline(more.images, more.draws, more.aspect))
+        views, answers = self._draw_views(more), None
+        if method.wants_answers:
+            draws = replace(more.draws, seed=seed_of(more.draws.seed, "weak"))
+            weak = self._laid_out(self.train_pipeline(more.images, draws, more.aspect))
+            with torch.no_grad(), evaluating(self.model), self._autocast():
+                answers = self.model.logits(weak, "aggregated").float()
+        return Unlabelled(images, views, answers)
+
+    def complete(self, context: StepContext, images: Tensor) -> StepContext:
+        """The context of a part of a step, with what a kind of run adds to it."""
+        return context
+
     def evaluate(self) -> dict[str, float] | None:
         """Accuracies on the held-out images, every process taking its share."""
         if self.plan.val is None:
@@ -145,6 +191,19 @@ class Trainer(Loop):
         """Classes and weights of a saved classifier."""
         described, weights = read_saved(path)
         return described["classes"], weights
+
+    def _draw_views(self, batch: Batch) -> Tensor | None:
+        """The views of each image of this step, (b, k), or None for all."""
+        method = self.model.method
+        count = self.config.method.views_per_step or len(method.views)
+        views = draw_views(batch.draws, len(method.views), count, method.least_views > 1)
+        return None if views is None else views.to(self.device)
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        """Images in the memory layout of the weights."""
+        if self.config.run.channels_last and images.ndim == 4:
+            return images.contiguous(memory_format=torch.channels_last)
+        return images
 
     def _unsynchronised(self, until_last: bool) -> AbstractContextManager:
         """Gradients of a part are averaged over the processes only with those of the last part."""

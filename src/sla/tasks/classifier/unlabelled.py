@@ -1,98 +1,210 @@
 """Images without labels, beside those of a run: from a folder, or the training images of a dataset."""
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from sla.augment.pipelines import strengthen
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
+from sla.images.joined import Joiner
 from sla.images.storage import Storage
-from sla.images.store import Dataset, Images, Pixels, Rows
+from sla.images.store import Dataset
+from sla.methods import Method, Unlabelled, method_options
+from sla.methods.unlabelled import JointUnlabelled
+from sla.progress import QUIET, Progress
+from sla.runs.defaults import fill_missing, override, same_source, with_policies
 from sla.runs.plan import Plan
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.sampling.draws import seed_of
+from sla.sampling.loader import Batch
+from sla.tasks.classifier.build import plan_method
+from sla.tasks.classifier.config import AUTO, DISTILLED, ClassifierConfig
 
-
-@dataclass(frozen=True)
-class JoinedImages:
-    """Two stores of images of one shape, the rows of the second after those of the first."""
-
-    first: Images
-    second: Images
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of every image."""
-        return self.first.shape
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether both are."""
-        return self.first.in_memory and self.second.in_memory
-
-    def __len__(self) -> int:
-        return len(self.first) + len(self.second)
-
-    def read(self, rows: Rows) -> Pixels:
-        """The images of these rows, in their order."""
-        rows = np.asarray(rows, dtype=np.int64)
-        later = rows >= len(self.first)
-        parts = (self.first.read(rows[~later]), self.second.read(rows[later] - len(self.first)))
-        order = torch.from_numpy(np.argsort(np.concatenate([np.flatnonzero(~later), np.flatnonzero(later)])))
-        images, aspect = (torch.cat(both)[order] for both in zip(*parts, strict=True))
-        return Pixels(images, aspect)
-
-    def name(self, row: int) -> str:
-        """The name in its own store."""
-        count = len(self.first)
-        return self.first.name(row) if row < count else self.second.name(row - count)
+NO_KEYS = np.empty(0, np.uint64)
 
 
 def join_datasets(labelled: Dataset, unlabelled: Dataset) -> Dataset:
     """The unlabelled images after the labelled ones; their targets are 0 and mean nothing."""
-    images = JoinedImages(labelled.images, unlabelled.images)
-    targets = np.concatenate([labelled.targets, np.zeros(len(unlabelled), np.int64)])
-    rows = np.concatenate([labelled.rows, unlabelled.rows + len(labelled.images)])
-    return Dataset(images, targets, labelled.classes, rows)
+    return Joiner((labelled, unlabelled), labelled.classes).join((labelled, unlabelled))
+
+
+def choose_strong(config: ClassifierConfig) -> ClassifierConfig:
+    """The augmentation of unlabelled images whose confident answers are learnt; all policies are kept."""
+    strong = config.strong_augment
+    if config.data.unlabelled is not None and _method(config).wants_answers:
+        strong = strong or strengthen(config.augment or "none", config.model.resolution or 1)
+        config = config.model_copy(update={"strong_augment": strong})
+    return with_policies(config, *([strong] if strong else []))
+
+
+def check_unlabelled(config: ClassifierConfig) -> None:
+    """Warn where a method does not learn from images without labels, and where there are none for it."""
+    part = config.method
+    if config.data.unlabelled is not None:
+        if not _learns(config):
+            warnings.warn(
+                f"method {part.name} learns nothing from images without labels: data.unlabelled is left out",
+                SLAWarning,
+            )
+        return
+    names = ["data.unlabelled_count", "run.unlabelled_batch_size", "strong_augment"]
+    given = [config.data.unlabelled_count, config.run.unlabelled_batch_size, config.strong_augment]
+    unused = [name for name, value in zip(names, given, strict=True) if value is not None]
+    for name in method_options(JointUnlabelled):
+        if getattr(part, name) != type(part).model_fields[name].default:
+            unused.append(f"method.{name}")
+    for name in unused:
+        warnings.warn(f"{name} has no effect without unlabelled images: set data.unlabelled", SLAWarning)
+
+
+def add_unlabelled(
+    plan: Plan[ClassifierConfig], given: Dataset | None = None, progress: Progress = QUIET
+) -> Plan[ClassifierConfig]:
+    """The plan with the images of `data.unlabelled`, where there are any: those that it does not have yet.
+
+    `given`: they are in memory already. Labelled, held-out and test images are known by content and left
+    out; of the others `data.unlabelled_count` are drawn by the seed.
+    """
+    data, run = plan.config.data, plan.config.run
+    if data.unlabelled is None or not _learns(plan.config):
+        return plan
+    source, own = shown(data.unlabelled), given is None and same_source(data.unlabelled, data.source)
+    if own and plan.pool is not None:
+        found: Dataset = _without_labels(plan.pool, plan)  # the rest of its own training images
+    else:
+        there = _read(plan, data.unlabelled, progress) if given is None else given
+        found = _check_shape(plan, source, there)
+    rest, _ = _leave_out(found, plan, "" if own else source, [plan.train], progress)
+    if not len(rest):
+        raise InputError(f"{source}: no image is left that is not labelled, held out or a test image")
+    count = data.unlabelled_count or len(rest)
+    if count > len(rest):
+        raise InputError(
+            f"data.unlabelled_count: {count:,} of {len(rest):,} images of {source} that are left"
+        )
+    chosen = np.random.default_rng(seed_of(run.seed, "unlabelled")).permutation(len(rest))[:count]
+    config = fill_missing(plan.config, "run", unlabelled_batch_size=run.batch_size)
+    per_step = config.run.unlabelled_batch_size
+    reason = f"{count:,} images of {source} without labels, {per_step} per step"
+    drawn = rest.subset(np.sort(chosen))
+    return replace(plan, config=config, unlabelled=drawn, reasons=(*plan.reasons, reason))
+
+
+def _method(config: ClassifierConfig) -> Method:
+    """The method; views that are chosen later do not matter here."""
+    return plan_method(override(config, "method", views="rot4") if config.method.views == AUTO else config)
+
+
+def _learns(config: ClassifierConfig) -> bool:
+    """Whether images without labels are used: by the method, or as a student's images."""
+    return config.method.name == DISTILLED or bool(_method(config).unlabelled_parts)
 
 
 def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.ndarray]:
-    """The unlabelled images of a plan, and their content keys; those that it evaluates on are left out."""
+    """The unlabelled images of a student, and their content keys; those that it evaluates on are left out.
+
+    Those of `distil.unlabelled`, else those that its teacher learnt from.
+    """
     source = plan.config.distil.unlabelled
     if source is None:
-        return None, np.empty(0, np.uint64)
-    dataset = _read(plan, source)
+        return plan.unlabelled, NO_KEYS if plan.unlabelled is None else dataset_keys(plan.unlabelled)
+    found = _check_shape(plan, shown(source), _read(plan, source))
+    rest, keys = _leave_out(found, plan, shown(source))
+    if not len(rest):
+        raise InputError(f"{shown(source)}: no image is left to learn from")
+    return rest, keys
+
+
+def pair_batches(labelled: Iterable[Batch], unlabelled: Iterable[Batch]) -> Iterator[Batch]:
+    """Each batch with the unlabelled images of its step."""
+    for batch, more in zip(labelled, unlabelled, strict=True):
+        yield replace(batch, unlabelled=more)
+
+
+def split_unlabelled(found: Unlabelled | None, shares: Sequence[float]) -> list[Unlabelled | None]:
+    """What each part of a step has, by the parts' shares of its labelled images."""
+    parts = len(shares)
+    if found is None or parts == 1:
+        return [found] * parts
+    views, answers = (
+        [None] * parts if values is None else list(values.tensor_split(parts))
+        for values in (found.views, found.answers)
+    )
+    whole = len(found.images)
+    columns = (found.images.tensor_split(parts), views, answers, shares)
+    return [
+        Unlabelled(images, seen, answer, len(images) / whole / share)
+        for images, seen, answer, share in zip(*columns, strict=True)
+    ]
+
+
+def step_passes(config: ClassifierConfig) -> int:
+    """Forward passes of a training step, over all processes; a backward pass counts as two."""
+    method = plan_method(config)
+    num_views, run = len(method.views), config.run
+    count = min(config.method.views_per_step or num_views, num_views)
+    passes = (run.batch_size or 1) * (3 * count + (num_views if method.averaged_teacher else 0))
+    if config.data.unlabelled is None or not method.unlabelled_parts:
+        return passes
+    return passes + (run.unlabelled_batch_size or 0) * (
+        3 * count + (num_views if method.wants_answers else 0)
+    )
+
+
+def _leave_out(
+    dataset: Dataset,
+    plan: Plan[ClassifierConfig],
+    source: str,
+    labelled: Sequence[Dataset] = (),
+    progress: Progress = QUIET,
+) -> tuple[Dataset, np.ndarray]:
+    """The images that are not held out, tested on or labelled, and their keys.
+
+    `source`: what to call them where some are left out because they are held-out or test images.
+    """
+    keys = dataset_keys(dataset, progress)
+
+    def among(parts: Sequence[Dataset | None]) -> np.ndarray:
+        known = [dataset_keys(part, progress) for part in parts if part is not None]
+        return np.isin(keys, np.concatenate([NO_KEYS, *known]))
+
+    judged = among((plan.val, plan.test))
+    if source and judged.any():
+        count = f"{int(judged.sum()):,} of {len(keys):,}"
+        warnings.warn(f"{source}: {count} images are held-out or test images: left out", SLAWarning)
+    places = np.flatnonzero(~(judged | among(labelled)))
+    return dataset.subset(places), keys[places]
+
+
+def _without_labels(dataset: Dataset, plan: Plan[ClassifierConfig]) -> Dataset:
+    return Dataset(dataset.images, np.zeros(len(dataset), np.int64), plan.train.classes, dataset.rows)
+
+
+def _check_shape(plan: Plan[ClassifierConfig], source: str, dataset: Dataset) -> Dataset:
+    """The same without labels; refused where its images cannot be in a batch with those of the run."""
     if dataset.images.shape != plan.train.images.shape:
         shapes = f"{dataset.images.shape}, not {plan.train.images.shape}"
-        raise InputError(f"{shown(source)}: its images are of another shape: {shapes}")
-    keys = dataset_keys(dataset)
-    judged = [dataset_keys(part) for part in (plan.val, plan.test) if part is not None]
-    unseen = ~np.isin(keys, np.concatenate([np.empty(0, np.uint64), *judged]))
-    if not unseen.all():
-        count = f"{int((~unseen).sum()):,} of {len(keys):,}"
-        warnings.warn(f"{shown(source)}: {count} images are held-out or test images: left out", SLAWarning)
-    if not unseen.any():
-        raise InputError(f"{shown(source)}: no image is left to learn from")
-    return dataset.subset(np.flatnonzero(unseen)), keys[unseen]
+        raise InputError(f"{source}: its images are of another shape: {shapes}")
+    return _without_labels(dataset, plan)
 
 
-def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
+def _read(plan: Plan[ClassifierConfig], source: str, progress: Progress = QUIET) -> Dataset:
     from sla.datasets.catalogue import CATALOGUE  # predicting needs no catalogue
     from sla.datasets.load import load
+    from sla.datasets.objects import refuse_object_source
     from sla.datasets.unlabelled import load_pictures
 
     data, (_, height, width) = plan.config.data, plan.train.images.shape
     if source in CATALOGUE:
-        found = load(source, root=data.root, size=data.stored_size, on_bad_image=data.on_bad_image).train
-    else:
-        folder = Path(source).expanduser()
-        if not folder.is_dir():
-            raise InputError(
-                f"{shown(source)}: neither a folder nor a dataset: distil.unlabelled needs images"
-            )
-        storage = Storage((height, width), data.on_bad_image, cache_dir() / "images" if data.cache else None)
-        found = load_pictures(folder, storage)
-    return Dataset(found.images, np.zeros(len(found), np.int64), plan.train.classes, found.rows)
+        return load(source, root=data.root, size=data.stored_size, on_bad_image=data.on_bad_image).train
+    refuse_object_source(source)
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{shown(source)}: neither a folder nor a dataset: unlabelled images are needed")
+    cache = cache_dir() / "images" if data.cache else None
+    storage = Storage((height, width), data.on_bad_image, cache, progress=progress)
+    return load_pictures(folder, storage)
