@@ -12,6 +12,7 @@ import typer
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
 
 UNSURE = "unsure"
+UNLIKE = "unlike the training pictures"
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,8 +50,9 @@ def predict(
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    found = opened.predict(paths, inference).probabilities
-    print_answers(paths, found, opened.classes, top, form, min_confidence)
+    found = opened.predict(paths, inference)
+    unlike = None if found.unlike is None else found.unlike.tolist()
+    print_answers(paths, found.probabilities, opened.classes, top, form, min_confidence, unlike)
 
 
 def choose_agreement(
@@ -85,10 +87,12 @@ def print_answers(
     top: int,
     form: str,
     least: float = 0.0,
+    unlike: Sequence[bool] | None = None,
 ) -> None:
     """The best classes of each picture with their probabilities (n, N); all of them in a CSV.
 
-    The answer is `unsure` where the best probability is below `least`.
+    The answer is `unsure` where the best probability is below `least`. `unlike`: which pictures are unlike
+    the training pictures, where that is known.
     """
     from sla.cli.display import print_table
 
@@ -98,22 +102,26 @@ def print_answers(
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
     answers = [each[0][0] if each[0][1] >= least else UNSURE for each in named]
+    marks = [False] * len(paths) if unlike is None else unlike
     if form == "table":
-        rows = [
-            (path, *([answer] if least else []), *(f"{name} {100 * value:.1f}%" for name, value in each))
-            for path, answer, each in zip(paths, answers, named, strict=True)
-        ]
+        noted, rows = any(marks), []
+        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
+            shares = (f"{name} {100 * value:.1f}%" for name, value in each)
+            note = [UNLIKE if mark else ""] if noted else []
+            rows.append((path, *([answer] if least else []), *shares, *note))
         places = (f"{i + 1}." for i in range(best.values.shape[1]))
-        print_table(("file", *(["answer"] if least else []), *places), rows)
+        print_table(("file", *(["answer"] if least else []), *places, *(["note"] if noted else [])), rows)
     elif form == "json":
-        for path, answer, each in zip(paths, answers, named, strict=True):
+        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
-            print(json.dumps({"file": str(path), "class": answer, "classes": found}))
+            line = {"file": str(path), "class": answer, "classes": found}
+            print(json.dumps(line if unlike is None else line | {"unlike": mark}))
     else:
         writer = csv.writer(sys.stdout)
-        writer.writerow(["file", "class", *classes])
-        for path, answer, row in zip(paths, answers, probabilities.tolist(), strict=True):
-            writer.writerow([path, answer, *(f"{value:.6f}" for value in row)])
+        writer.writerow(["file", "class", *classes, *([] if unlike is None else ["unlike"])])
+        for path, answer, row, mark in zip(paths, answers, probabilities.tolist(), marks, strict=True):
+            cells = [f"{value:.6f}" for value in row]
+            writer.writerow([path, answer, *cells, *([] if unlike is None else ["yes" if mark else "no"])])
 
 
 def find_pictures(files: list[Path]) -> list[Path]:

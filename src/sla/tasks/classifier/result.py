@@ -5,12 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from sla.anytime import AnytimeRule
+from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.factory import load, read_saved
 from sla.images.store import Dataset
+from sla.methods import Features
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint, read_state, step_of
 from sla.runs.folder import CONFIG, stage_folder
@@ -25,7 +28,15 @@ from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
 from sla.tasks.classifier.features import FeatureFit, First
+from sla.tasks.classifier.frozen import embed
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlike import (
+    FEWEST,
+    calibrate_unlike,
+    class_means,
+    reference_images,
+    write_unlike,
+)
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
@@ -82,12 +93,14 @@ def _evaluate(
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rules: list[AnytimeRule] = []
     workers = trainer.config.data.workers or 0
+    means = _class_means(trainer, model, pipeline, progress)
     for name, dataset in (("val", trainer.plan.val), ("test", trainer.plan.test)):
         if dataset is None:
             continue
         passing: dict[str, Any] = {"workers": workers, "progress": progress}
         passing["what"] = f"{checkpoint} checkpoint on {name}"
-        outputs = infer(model, dataset, pipeline, by_view=name == "val", **passing)
+        held = name == "val"
+        outputs = infer(model, dataset, pipeline, by_view=held, means=means if held else None, **passing)
         if trainer.teacher is not None and checkpoint != FEATURES:
             taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
             # "distilled" is the student, also where its teacher has one of its own.
@@ -98,6 +111,10 @@ def _evaluate(
             if model.anytime_rule is not None:
                 outputs = outputs.add_anytime(model.anytime_rule)
             held_out = outputs
+            if outputs.distances is not None and means is not None:
+                rule = calibrate_unlike(means, outputs.distances)
+                assert rule is not None
+                write_unlike(weights.parent, rule)
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
@@ -112,6 +129,22 @@ def _evaluate(
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
     return Evaluated(scores, temperatures, views, rules, model.method.headline, held_out)
+
+
+def _class_means(
+    trainer: Trainer, model: Classifier, pipeline: Pipeline, progress: Progress
+) -> Tensor | None:
+    """Of the features of training images, where held-out ones can calibrate a rule for unlike pictures.
+
+    None of a quick model, which has its rule from all its training images.
+    """
+    val = trainer.plan.val
+    if val is None or len(val) < FEWEST or isinstance(model.method, Features):
+        return None
+    some = reference_images(trainer.plan.train)
+    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
+    features = embed(model, some, pipeline, what="features of training images", **passing)
+    return class_means(features, torch.from_numpy(some.targets), model.num_classes)
 
 
 def _run_folder(trainer: Trainer) -> Path:
