@@ -70,7 +70,7 @@ def confident_joint(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tens
 
 
 def prune(probabilities: Tensor, labels: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    """Images, bool (n,), that the paper's rules take for wrong: by noise rate, and of these those by class."""
+    """Images, bool (n,), that the paper takes for wrong: by noise rate, and those of them by class too."""
     sizes = labels.bincount(minlength=len(counts)).double()
     joint = counts / counts.sum(1, keepdim=True).clamp(min=1) * sizes.unsqueeze(1)
     by_rate, by_class = torch.zeros(len(labels), dtype=torch.bool), torch.zeros(len(labels), dtype=torch.bool)

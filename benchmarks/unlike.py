@@ -20,17 +20,8 @@ from tables import Printed, Table
 
 MOST, EPOCHS, CONFIDENT = 300, 10, 0.9
 MODELS = {"features": "quick", "last": "trained"}
-COLUMNS = (
-    "model",
-    "data",
-    "images",
-    "marked",
-    "by_confidence",
-    "confident",
-    "rate",
-    "calibrated_on",
-    "commit",
-)
+COUNTS = ("marked", "by_confidence", "confident")
+COLUMNS = ("model", "data", "images", *COUNTS, "rate", "calibrated_on", "commit")
 TABLE = Table("unlike", "docs/labels.md", COLUMNS)
 
 
@@ -56,15 +47,8 @@ def measure(run: Any, data: dict[str, Any], commit: str | None) -> list[dict[str
     rows, rule, inference = [], run.unlike_rule, run.model.method.headline
     least = least_confidence(run)
     for name, dataset in data.items():
-        outputs = infer(
-            run.model,
-            dataset,
-            run.pipeline,
-            inferences=(inference,),
-            means=rule.means,
-            fast=True,
-            batch_size=32,
-        )
+        asked = {"inferences": (inference,), "means": rule.means, "fast": True, "batch_size": 32}
+        outputs = infer(run.model, dataset, run.pipeline, **asked)
         best = (outputs.logits[inference].double() / run.temperatures[inference]).softmax(1).amax(1)
         counts = rule.marks(outputs.distances), best < least, best >= CONFIDENT
         cells = (MODELS[run.checkpoint], name, len(dataset), *(int(one.sum()) for one in counts))

@@ -21,19 +21,23 @@ def write_label_page(check: LabelCheck, page: Path, name: str) -> Path:
     """Write both, the CSV beside the page; returns its path."""
     table = page.with_suffix(".csv")
     write_label_table(check, table)
+    write(page, label_page(check, name, table.name))
+    return table
+
+
+def label_page(check: LabelCheck, name: str, table: str) -> str:
+    """The whole page on the data of this name; `table` is the name of its CSV."""
     pairs = Counter((one.label, one.suggested) for one in check.doubts).most_common(PAIRS)
     classes = [shown(one) for one in check.classes]
-    text = render(
+    return render(
         "labels.html",
         title=f"{shown(name)}: labels worth checking",
         check=check,
         lead=lead(check),
-        table_name=shown(table.name),
+        table_name=shown(table),
         pictures=label_cards(check.doubts[:SHOWN], classes),
         pairs=[(classes[label], classes[other], count) for (label, other), count in pairs],
     )
-    write(page, text)
-    return table
 
 
 def write_label_table(check: LabelCheck, path: Path) -> None:
