@@ -26,6 +26,7 @@ RULES = {
     "label": "probability of the label, the first k",
     "joint": "confident learning: off-diagonal of the joint",
     "noise rate": "confident learning: prune by noise rate",
+    "noise rate, k": "confident learning: the first k of these, by margin",
     "both": "confident learning: both",
 }
 COLUMNS = ("data", "images", "classes", "flips", "seed", "agreement", "flipped", "rule", "listed", "wrong")
@@ -101,6 +102,9 @@ def judge(features: Tensor, targets: Tensor, seed: int, near: Tensor) -> list[di
     counts, best = confident_joint(probabilities, labels)
     found = {"joint": (best >= 0) & (best != labels), **prune(probabilities, labels, counts)}
     flipped = int(wrong.sum())
+    margin = probabilities.scatter(1, labels.unsqueeze(1), -1.0).amax(1) - own
+    first = torch.where(found["noise rate"], margin, -2.0).argsort(descending=True)[:flipped]
+    found["noise rate, k"] = torch.zeros_like(wrong).index_fill(0, first, True) & found["noise rate"]
     found["label"] = torch.zeros_like(wrong).index_fill(0, own.argsort()[:flipped], True)
     rows = [("odds", flipped, int(hits[flipped])), ("odds, 2k", 2 * flipped, int(hits[2 * flipped]))]
     rows += [(rule, int(some.sum()), int(wrong[some].sum())) for rule, some in found.items()]
@@ -145,16 +149,17 @@ def render(rows: list[dict[str, str]]) -> str:
     for data, flips in dict.fromkeys((row["data"], row["flips"]) for row in rows):
         own = [row for row in rows if (row["data"], row["flips"]) == (data, flips)]
         images, flipped = int(own[0]["images"]), int(own[0]["flipped"])
-        what = f"{data}, {images:,} images, {own[0]['classes']} classes, k = {flipped}"
+        what = [f"{data}, {images:,} images, {own[0]['classes']} classes, k = {flipped}", flips]
         for rule, title in RULES.items():
             some = [{k: float(row[k]) for k in NUMBERS} for row in own if row["rule"] == rule]
             parts = [(row["wrong"] / row["listed"], row["wrong"] / row["flipped"]) for row in some]
             shares = [[100 * part[place] for part in parts] for place in (0, 1)]
             ours = "" if rule.startswith("odds") else _range([100 * r["ours"] / r["listed"] for r in some])
-            cells = [what, flips, title, _range([row["listed"] for row in some]), *map(_range, shares), ours]
+            cells = [*what, title, _range([row["listed"] for row in some]), *map(_range, shares), ours]
             lines.append(f"| {' | '.join(cells)} |")
+            what = ["", ""]
         chance = f"{100 * flipped / images:.0f}"
-        lines.append(f"| {what} | {flips} | chance, k pictures | {flipped} | {chance} | {chance} | |")
+        lines.append(f"| | | chance, k pictures | {flipped} | {chance} | {chance} | |")
     return "\n".join(lines)
 
 

@@ -124,7 +124,7 @@ def page(request, hostile_run, comparison, made_up):
         found = LabelCheck(
             dataset.classes, [Judged("train", dataset, outputs.logits["single"])], HOSTILE, (HOSTILE,)
         )
-        return label_page(found, HOSTILE, HOSTILE)
+        return label_page(found, "some data", HOSTILE)
     num_classes = 12 if "12" in request.param else 200
     dataset, outputs = made_up(num_classes, 2000, hostile_run.model.method.inferences)
     return run_page(hostile_run, dataset, outputs, "test images")

@@ -112,7 +112,7 @@ def run_page(
         confusions=confusions(targets, predicted),
         class_accuracies=class_accuracies(targets, predicted, classes),
         frequencies=frequencies(run.result, outputs, headline, classes),
-        calibrations=calibrations(logits, targets, temperature),
+        calibrations=calibrations(logits, targets, temperature, _temperature_interval(run)),
         mistakes=_mistakes(dataset, logits, targets, classes, temperature or 1.0),
         labels=labels,
         doubted=label_cards(labels.doubts[:DOUBTED], [shown(name) for name in labels.classes]),
@@ -198,6 +198,11 @@ def _mistakes(
         description = f"{name}: {true}, predicted {predicted}"
         found.append(Card(pixels.images[row], float(pixels.aspect[row]), description, lines))
     return found
+
+
+def _temperature_interval(run: Run) -> list[float]:
+    found = section(section(run.result, "temperature_intervals"), run.checkpoint)
+    return found.get(run.model.method.headline, [])
 
 
 def _labels_command(run: Run) -> list[str]:

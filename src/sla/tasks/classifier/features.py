@@ -29,7 +29,7 @@ from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
 from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
 from sla.runs.loop import CHECKPOINT_SECONDS, is_new
-from sla.runs.metrics import MetricsFile, cautious_temperature
+from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.scores import Scores, read_scores, scores_file, write_scores
@@ -232,6 +232,7 @@ class FeatureFit(Trainer):
             right = int((chosen.logits.argmax(1) == wanted).sum())
             temperature = cautious_temperature(chosen.logits, wanted)
             self.found |= {"images": len(wanted), "right": right, "temperature": temperature}
+            self.found["temperature_interval"] = temperature_interval(chosen.logits, wanted, temperature)
             row["val_cross_validated"] = 100 * right / len(wanted)
         progress.message(describe_quick(self.found))
         if self.plan.val is not None:

@@ -1,5 +1,6 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from sla.methods import Features
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint, read_state, step_of
 from sla.runs.folder import CONFIG, stage_folder
-from sla.runs.metrics import at_limit, cautious_temperature
+from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
 from sla.runs.preprocessing import read_preprocessing
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
@@ -45,6 +46,7 @@ class Evaluated(NamedTuple):
 
     scores: dict[str, dict[str, dict[str, float]]]
     temperatures: dict[str, float]
+    intervals: dict[str, Sequence[float]]  # 95%, of the temperatures
     view_accuracy: dict[str, Any] | None
     anytime: list[AnytimeRule]  # calibrated on held-out images too
     headline: str
@@ -63,6 +65,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
         "temperatures": {name: one.temperatures for name, (_, one) in found.items() if one.temperatures},
+        "temperature_intervals": {name: one.intervals for name, (_, one) in found.items() if one.intervals},
         "anytime": {
             name: [rule.to_dict() for rule in one.anytime] for name, (_, one) in found.items() if one.anytime
         },
@@ -89,6 +92,7 @@ def _evaluate(
     weights: Path,
 ) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
+    intervals: dict[str, Sequence[float]] = {}
     pipeline, held_out = read_preprocessing(model.about).eval_pipeline(), None
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rules: list[AnytimeRule] = []
@@ -119,16 +123,22 @@ def _evaluate(
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
             }
+            intervals = {
+                inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
+                for inference, value in temperatures.items()
+            }
             if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
                 limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
                 progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
-        if fitted := model.about.get("cross_validation", {}).get("temperature"):
-            temperatures = {model.method.headline: fitted}  # on more images than were held out
+        if "temperature" in (fitted := model.about.get("cross_validation", {})):
+            temperatures = {model.method.headline: fitted["temperature"]}  # on more images than were held out
+            ends = fitted.get("temperature_interval")
+            intervals = {} if ends is None else {model.method.headline: ends}
         scores[name] = outputs.scores(temperatures)
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    return Evaluated(scores, temperatures, views, rules, model.method.headline, held_out)
+    return Evaluated(scores, temperatures, intervals, views, rules, model.method.headline, held_out)
 
 
 def _class_means(
