@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
-
-UNSURE = "unsure"
-UNLIKE = "unlike the training pictures"
+from sla.runs.answers import answer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +22,7 @@ Agreement = Annotated[
     float | None,
     typer.Option(help="Share of images on which anytime agrees with aggregated inference. Default: 0.99."),
 ]
+UNLIKE = "unlike the training pictures"
 
 
 def predict(
@@ -96,13 +95,13 @@ def print_answers(
     """
     from sla.cli.display import print_table
 
+    marks = [False] * len(paths) if unlike is None else unlike
     best = probabilities.topk(min(top, len(classes)), 1)
     named = [
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-    answers = [each[0][0] if each[0][1] >= least else UNSURE for each in named]
-    marks = [False] * len(paths) if unlike is None else unlike
+    answers = [answer_of(*each[0], least) for each in named]
     if form == "table":
         noted, rows = any(marks), []
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from sla.datasets.spreadsheet_cells import escape_cell
 from sla.disk import replacing
 from sla.errors import shown
 from sla.report.page import render, write
@@ -48,14 +49,9 @@ def write_label_table(check: LabelCheck, path: Path) -> None:
     for one in check.doubts:
         words = one.name, one.split, check.classes[one.label], check.classes[one.suggested]
         numbers = f"{one.label_probability:.6f}", f"{one.probability:.6f}"
-        writer.writerow([*map(neutral, words), *numbers])
+        writer.writerow([*map(escape_cell, words), *numbers])
     with replacing(path) as file:
         file.write(text.getvalue().encode(errors="surrogateescape"))
-
-
-def neutral(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula: one that begins like one gets an apostrophe."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def lead(check: LabelCheck) -> str:
