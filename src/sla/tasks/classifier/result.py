@@ -146,10 +146,12 @@ def _class_means(
 ) -> Tensor | None:
     """Of the features of training images, where held-out ones can calibrate a rule for unlike pictures.
 
-    None of a quick model, which has its rule from all its training images.
+    None of a quick model, which has its rule from all its training images, and where a class has none.
     """
     val = trainer.plan.val
     if val is None or len(val) < FEWEST or isinstance(model.method, Features):
+        return None
+    if not trainer.plan.train.counts().all():
         return None
     some = reference_images(trainer.plan.train)
     passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}

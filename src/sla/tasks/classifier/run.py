@@ -97,6 +97,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             raise InputError(f"{shown(self.folder)}: this run has no stage features")
         return find_model_file(self.folder, "last", FEATURES)
 
+    def _same_checkpoints(self) -> list[Path]:
+        """The folders with its model: of a best that is also last, other files lie beside last alone."""
+        own = self.model_file.parent
+        return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
+
     @cached_property
     def teacher(self) -> Classifier | None:
         """The model that this one was distilled from, if it was."""
@@ -265,11 +270,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Those of this run's model."""
         found = (read_scores(scores_file(folder, split)) for folder in self._same_checkpoints())
         return next((scores for scores in found if scores is not None), None)
-
-    def _same_checkpoints(self) -> list[Path]:
-        """The folders with its model: of a best that is also last, other files lie beside last alone."""
-        own = self.model_file.parent
-        return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""

@@ -84,7 +84,12 @@ def calibrate_unlike(means: Tensor, distances: Tensor) -> UnlikeRule | None:
 
 
 def leave_one_out_rule(features: Tensor, targets: Tensor, num_classes: int) -> UnlikeRule | None:
-    """The rule of features (n, D) that were not trained on these images: they are held out in turn."""
+    """The rule of features (n, D) that were not trained on these images: they are held out in turn.
+
+    None of too few images, and where a class has none.
+    """
+    if not targets.bincount(minlength=num_classes).all():
+        return None
     distances = leave_one_out_distances(features, targets, num_classes)
     return calibrate_unlike(class_means(features, targets, num_classes), distances)
 
