@@ -30,9 +30,11 @@ class Prediction(_LabelsAndProbabilities):
         labels: (B,) class numbers.
         probabilities: (B, N).
         classes: the names of the N classes, in their order; empty if the classifier has none.
+        unlike: bool (B,), which images are unlike all that a run was trained on; None where that is unknown.
     """
 
     classes: Sequence[str] = ()
+    unlike: Tensor | None = None
 
     @property
     def names(self) -> list[str]:
@@ -186,10 +188,11 @@ class Classifier(nn.Module):
             return self.method.classify(self.heads, self.features(input), inference)
         return self.method.aggregate(self.heads, self.view_features(input), average)
 
-    def anytime(self, input: Tensor) -> Settled:
+    def anytime(self, input: Tensor, plain: Tensor | None = None) -> Settled:
         """Class logits (B, N) from as many views as each image needs, and their numbers (B,).
 
-        A rule that takes all views gives exactly the aggregated logits.
+        A rule that takes all views gives exactly the aggregated logits. `plain`: the features (B, D) of the
+        unchanged images where they are known, which saves that pass if the rule begins with them.
         """
         check_inference("anytime", self.inferences)
         rule = self.anytime_rule
@@ -201,6 +204,8 @@ class Classifier(nn.Module):
             return settle(self.view_logits(self.view_features(input)), rule)
 
         def classify(images: Tensor, view: int) -> Tensor:
+            if view == 0 and plain is not None and len(images) == len(plain):
+                return self.method.classify_view(self.heads, plain, view)
             seen = self.method.views.apply(images, view)
             return self.method.classify_view(self.heads, self.features(seen), view)
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_a_finished_run_has_its_page(run, tmp_path, messages):
     page = (run / "report.html").read_text(encoding="utf-8")
     top1 = json.loads((run / "result.json").read_text())["accuracies"]["last"]["test"]["distilled"]["top1"]
     assert f"{top1:.2f}%" in page
-    assert page.count("<h2>") == 11
+    assert page.count("<h2>") == 12
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--no-report", *SMALL)
     assert "page" not in told
     assert not (tmp_path / "run" / "report.html").exists()
@@ -145,6 +146,7 @@ def test_a_resumed_run_is_called_by_its_own_method(tmp_path):
 def test_evaluate_shows_every_kind_side_by_side(run):
     told = sla("evaluate", run)
     assert "360 test images, last checkpoint" in told
+    assert re.search(r"single\t[\d.]+\t[\d.]+ to [\d.]+\t", told)
     found = json.loads(sla("evaluate", run, "--json", "--checkpoint", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
@@ -157,11 +159,12 @@ def test_predict_prints_tables_json_and_csv(run, pictures):
     assert len(lines) == 6
     assert all(len(line["classes"]) == 2 for line in lines)
     rows = list(csv.reader(io.StringIO(sla("predict", run, pictures, "--csv"))))
-    assert rows[0] == ["file", "class", *map(str, range(10))]
+    assert rows[0] == ["file", "class", *map(str, range(10)), "unlike"]
     assert [row[0] for row in rows[1:]] == [line["file"] for line in lines]
     assert [row[1] for row in rows[1:]] == [line["class"] for line in lines]
     for row in rows[1:]:
-        assert sum(map(float, row[2:])) == pytest.approx(1, abs=1e-4)
+        assert sum(map(float, row[2:-1])) == pytest.approx(1, abs=1e-4)
+        assert row[-1] in ("yes", "no")
     table = sla("predict", run, pictures / "[red]x & <b>.png", "--inference", "single")
     assert "[red]x & <b>.png" in table.replace("\n", "")
 

@@ -80,6 +80,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "finetune_views": 5,
     "imbalance_choices": 24,
     "inference": 20,
+    "label_check": 84,
     "label_loss": 27,
     "memory": 4,
     "own_policy": 12,
@@ -87,6 +88,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "speed": 16,
     "speed_growth": 20,
     "speed_profile": 5,
+    "unlike": 10,
     "view_accuracy": 17,
 }
 

@@ -17,8 +17,10 @@ from sla.compare.comparison import Comparison, Entry
 from sla.datasets.load import load
 from sla.images.store import Dataset
 from sla.report.compare import compare_page
+from sla.report.labels import label_page
 from sla.report.run import run_page
 from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.run import Run
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\"'&"
@@ -112,11 +114,17 @@ def comparison(hostile_run, made_up):
     return Comparison(dataset, "test images", entries, ["A note with <b>tags</b>."])
 
 
-@pytest.fixture(scope="session", params=["comparison", "run, 12 classes", "run, 200 classes"])
+@pytest.fixture(scope="session", params=["comparison", "labels", "run, 12 classes", "run, 200 classes"])
 def page(request, hostile_run, comparison, made_up):
     """The source of every kind of page, under hostile names."""
     if request.param == "comparison":
         return compare_page(comparison)
+    if request.param == "labels":
+        dataset, outputs = made_up(12, 300)
+        found = LabelCheck(
+            dataset.classes, [Judged("train", dataset, outputs.logits["single"])], HOSTILE, (HOSTILE,)
+        )
+        return label_page(found, "some data", HOSTILE)
     num_classes = 12 if "12" in request.param else 200
     dataset, outputs = made_up(num_classes, 2000, hostile_run.model.method.inferences)
     return run_page(hostile_run, dataset, outputs, "test images")

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from sla.runs.metrics import (
     calibration_error,
     fit_temperature,
     negative_log_likelihood,
+    temperature_interval,
     top_k_accuracy,
 )
 
@@ -127,3 +129,20 @@ def test_balanced_accuracy_is_the_mean_over_the_classes_that_are_there():
     expected = 100 * metrics.balanced_accuracy_score(targets[:6], predicted[:6].clamp(max=1))
     clamped = torch.nn.functional.one_hot(predicted[:6].clamp(max=1), 2).float()
     assert balanced_accuracy(clamped, targets[:6]) == pytest.approx(expected)
+
+
+def test_the_interval_of_a_temperature_covers_the_true_one():
+    """Labels drawn from probabilities at temperature 2: about 95 of 100 intervals contain it."""
+    draw, covered, widths = torch.Generator().manual_seed(0), 0, []
+    for _ in range(100):
+        logits = 3 * torch.randn(150, 4, generator=draw, dtype=torch.float64)
+        targets = torch.multinomial((logits / 2).softmax(1), 1, generator=draw).squeeze(1)
+        low, high = temperature_interval(logits, targets, fit_temperature(logits, targets))
+        covered += low <= 2 <= high
+        widths.append(high / low)
+    assert 88 <= covered <= 100
+    assert 1.2 < np.mean(widths) < 3
+    few = temperature_interval(logits[:12], targets[:12], fit_temperature(logits[:12], targets[:12]))
+    assert few[1] / few[0] > 1.5 * np.mean(widths)
+    right = torch.eye(4)[:3]
+    assert temperature_interval(right, torch.arange(3), 0.05)[0] == pytest.approx(0.05)

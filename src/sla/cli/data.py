@@ -1,17 +1,21 @@
 """`sla data`: list, describe, download and check datasets."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sla.cli.output import showing_progress
-from sla.errors import listed
+from sla.errors import InputError, listed, shown
 
 if TYPE_CHECKING:
     from sla.datasets.check import Check
     from sla.datasets.entry import Entry
+    from sla.progress import Progress
+    from sla.tasks.classifier.label_doubts import LabelCheck
+
+SHOWN = 5  # doubted labels that are printed
 
 app = typer.Typer(help="List, describe, download and check datasets.", no_args_is_help=True)
 
@@ -79,6 +83,14 @@ def check(
     root: Root = None,
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this PNG.")] = None,
     pixels: Annotated[bool, typer.Option(help="Decode images to find corrupt and duplicate ones.")] = True,
+    labels: Annotated[bool, typer.Option("--labels", help="Find labels that are worth checking.")] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="With --labels: judge by this run what it did not learn, not by frozen features."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="With --labels: the page to write; a CSV is written beside it.")
+    ] = Path("labels.html"),
 ) -> None:
     """Check counts, checksums, class balance, corrupt images, duplicates, and overlap of train and test."""
     from sla.cli.output import check_writable
@@ -86,14 +98,53 @@ def check(
 
     if sheet is not None:
         check_writable(sheet)
+    judging = _open_judge(data, root, run, out) if labels else None
+    if run is not None and not labels:
+        raise InputError("--run is for --labels")
     with showing_progress() as progress:
         found = check_dataset(data, root=root, sheet=sheet, pixels=pixels, progress=progress)
-    for line in _check_lines(found):
-        typer.echo(line)
+        for line in _check_lines(found):
+            typer.echo(line)
+        if judging is not None:
+            _check_labels(judging(progress), out, found.name)
     if sheet is not None:
         typer.echo(f"sheet: {sheet}")
     if not found.passed:
         raise typer.Exit(1)
+
+
+def _open_judge(
+    data: str, root: Path | None, run: Path | None, out: Path
+) -> "Callable[[Progress], LabelCheck]":
+    """What judges the labels, refused before any work where it cannot; corrupt pictures are skipped."""
+    from sla.cli.output import check_writable
+    from sla.datasets.load import load
+    from sla.runs.defaults import override
+    from sla.tasks.classifier.label_check import check_by_features, check_by_run, stored_size
+    from sla.tasks.classifier.run import Run
+
+    check_writable(out, ".html")
+    check_writable(out.with_suffix(".csv"))
+    if run is not None:
+        opened = Run(run)
+        if root is not None:
+            opened.config = override(opened.config, "data", root=str(root))
+        return lambda progress: check_by_run(opened, opened.load_splits(data, "skip", progress), progress)
+    options: dict[str, Any] = {"root": root, "size": stored_size(), "on_bad_image": "skip", "memory_limit": 0}
+    return lambda progress: check_by_features(load(data, progress=progress, **options), progress)
+
+
+def _check_labels(found: "LabelCheck", out: Path, name: str) -> None:
+    from sla.report.labels import lead, write_label_page
+
+    table = write_label_page(found, out, name)
+    typer.echo(f"labels: {lead(found)}")
+    for note in found.notes:
+        typer.echo(f"labels: {note}")
+    for one in found.doubts[:SHOWN]:
+        label, suggested = found.classes[one.label], found.classes[one.suggested]
+        typer.echo(f"labels: {shown(one.name)}: {shown(label)}, or {shown(suggested)}?")
+    typer.echo(f"labels: {shown(out)}, {shown(table)}")
 
 
 def _check_lines(found: "Check") -> Iterator[str]:

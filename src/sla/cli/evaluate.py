@@ -48,6 +48,7 @@ def evaluate(
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
     from sla.errors import InputError, shown
+    from sla.stats import share
     from sla.tasks.classifier.run import Run
 
     folders, data = _runs_and_data(run)
@@ -83,7 +84,7 @@ def evaluate(
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     if "anytime" in found:
         print(_about_anytime(runs[0], found["anytime"]))
-    header = ("inference", "top 1 %", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
+    header = ("inference", "top 1 %", "95% interval", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
     groups = [name for name in ("old", "new") if any(name in s for s in found.values())]
     print_table(
         (*header, *(f"{name} classes %" for name in groups)),
@@ -91,6 +92,7 @@ def evaluate(
             (
                 name,
                 f"{s['top1']:.2f}",
+                "{1:.1f} to {2:.1f}".format(*share(round(s["top1"] * count / 100), count)),
                 f"{s['top5']:.2f}",
                 f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",

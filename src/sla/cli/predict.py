@@ -22,6 +22,7 @@ Agreement = Annotated[
     float | None,
     typer.Option(help="Share of images on which anytime agrees with aggregated inference. Default: 0.99."),
 ]
+UNLIKE = "unlike the training pictures"
 
 
 def predict(
@@ -48,8 +49,9 @@ def predict(
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    found = opened.predict(paths, inference).probabilities
-    print_answers(paths, found, opened.classes, top, form, min_confidence)
+    found = opened.predict(paths, inference)
+    unlike = None if found.unlike is None else found.unlike.tolist()
+    print_answers(paths, found.probabilities, opened.classes, top, form, min_confidence, unlike)
 
 
 def choose_agreement(
@@ -84,13 +86,16 @@ def print_answers(
     top: int,
     form: str,
     least: float = 0.0,
+    unlike: Sequence[bool] | None = None,
 ) -> None:
     """The best classes of each picture with their probabilities (n, N); all of them in a CSV.
 
-    The answer is `unsure` where the best probability is below `least`.
+    The answer is `unsure` where the best probability is below `least`. `unlike`: which pictures are unlike
+    the training pictures, where that is known.
     """
     from sla.cli.display import print_table
 
+    marks = [False] * len(paths) if unlike is None else unlike
     best = probabilities.topk(min(top, len(classes)), 1)
     named = [
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
@@ -98,21 +103,24 @@ def print_answers(
     ]
     answers = [answer_of(*each[0], least) for each in named]
     if form == "table":
-        rows = [
-            (path, *([answer] if least else []), *(f"{name} {100 * value:.1f}%" for name, value in each))
-            for path, answer, each in zip(paths, answers, named, strict=True)
-        ]
+        noted, rows = any(marks), []
+        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
+            shares = (f"{name} {100 * value:.1f}%" for name, value in each)
+            note = [UNLIKE if mark else ""] if noted else []
+            rows.append((path, *([answer] if least else []), *shares, *note))
         places = (f"{i + 1}." for i in range(best.values.shape[1]))
-        print_table(("file", *(["answer"] if least else []), *places), rows)
+        print_table(("file", *(["answer"] if least else []), *places, *(["note"] if noted else [])), rows)
     elif form == "json":
-        for path, answer, each in zip(paths, answers, named, strict=True):
+        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
-            print(json.dumps({"file": str(path), "class": answer, "classes": found}))
+            line = {"file": str(path), "class": answer, "classes": found}
+            print(json.dumps(line if unlike is None else line | {"unlike": mark}))
     else:
         writer = csv.writer(sys.stdout)
-        writer.writerow(["file", "class", *classes])
-        for path, answer, row in zip(paths, answers, probabilities.tolist(), strict=True):
-            writer.writerow([path, answer, *(f"{value:.6f}" for value in row)])
+        writer.writerow(["file", "class", *classes, *([] if unlike is None else ["unlike"])])
+        for path, answer, row, mark in zip(paths, answers, probabilities.tolist(), marks, strict=True):
+            cells = [f"{value:.6f}" for value in row]
+            writer.writerow([path, answer, *cells, *([] if unlike is None else ["yes" if mark else "no"])])
 
 
 def find_pictures(files: list[Path]) -> list[Path]:

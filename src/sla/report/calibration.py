@@ -1,5 +1,7 @@
 """Calibration: does 80% confidence mean 80% accuracy? Before and after temperature scaling."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,11 +11,14 @@ from sla.runs.metrics import BINS, calibration_error
 Calibration = tuple[str, float, list[Bin]]  # its name, ECE in percent, bins
 
 
-def calibrations(logits: Tensor, targets: Tensor, temperature: float | None) -> list[Calibration]:
-    """Without temperature scaling and, if a temperature was fitted, with it."""
+def calibrations(
+    logits: Tensor, targets: Tensor, temperature: float | None, interval: Sequence[float] = ()
+) -> list[Calibration]:
+    """Without temperature scaling and, if a temperature was fitted, with it and, if known, its interval."""
     used = {"Without temperature scaling": 1.0}
     if temperature is not None:
-        used[f"With temperature {temperature:.3f}"] = temperature
+        sure = f" ({interval[0]:.2f} to {interval[1]:.2f})" if len(interval) == 2 else ""
+        used[f"With temperature {temperature:.3f}{sure}"] = temperature
     return [
         (name, calibration_error(logits, targets, value), reliability(logits, targets, value))
         for name, value in used.items()

@@ -18,6 +18,7 @@ from sla.report.class_frequency import frequencies
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
 from sla.report.ending import by_confidence, describe_end
 from sla.report.formatting import ends, section
+from sla.report.labels import label_cards
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.report.views import view_accuracy, view_samples
@@ -25,10 +26,13 @@ from sla.runs.images_record import VAL
 from sla.runs.metrics import MetricsFile, calibration_error
 from sla.stats import share
 from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.label_check import check_by_run
+from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
 MISTAKES = 12  # shown as pictures
+DOUBTED = 12  # labels, likewise
 
 
 def write_run_page(
@@ -42,7 +46,8 @@ def write_run_page(
 
     Returns the page's first sentences.
     """
-    found = run.find_images(data, on_bad_image, progress)
+    splits = run.load_splits(data, on_bad_image, progress)
+    found = run.find_images(data, on_bad_image, progress, splits)
     if found is None:
         raise InputError(
             f"{shown(run.config.data.source)}: no test images, and none were held out; name the images to "
@@ -54,7 +59,8 @@ def write_run_page(
     if not len(dataset):
         raise InputError(f"{run.folder}: no {what} to report on")
     outputs = run.outputs(dataset, progress=progress)
-    write(path, run_page(run, dataset, outputs, what, found.split == VAL))
+    labels = check_by_run(run, splits, progress, evaluate=False) if data is None else None
+    write(path, run_page(run, dataset, outputs, what, found.split == VAL, labels))
     return lead(run, outputs, dataset, what)
 
 
@@ -67,12 +73,24 @@ def end_of(run: Run, progress: Progress = QUIET) -> list[str]:
     return describe_end(run, outputs, [shown(name) for name in run.classes], found.split == VAL)
 
 
-def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: bool = False) -> str:
-    """The whole page from the outputs (n, N) of a dataset whose classes are in the model's order."""
+def run_page(
+    run: Run,
+    dataset: Dataset,
+    outputs: Outputs,
+    what: str,
+    held_out: bool = False,
+    labels: LabelCheck | None = None,
+) -> str:
+    """The whole page from the outputs (n, N) of a dataset whose classes are in the model's order.
+
+    `labels`: a check of more labels than those of this dataset.
+    """
     classes = [shown(name) for name in dataset.classes]
     headline, targets = run.model.method.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline)
     predicted = logits.argmax(1)
+    if labels is None or not labels.images:
+        labels = LabelCheck(dataset.classes, [Judged("", dataset, logits / (temperature or 1.0))], "this run")
     title = f"{run.folder.absolute().name}: {run.config.method.name} on {Path(run.config.data.source).name}"
     return render(
         "run.html",
@@ -94,8 +112,11 @@ def run_page(run: Run, dataset: Dataset, outputs: Outputs, what: str, held_out: 
         confusions=confusions(targets, predicted),
         class_accuracies=class_accuracies(targets, predicted, classes),
         frequencies=frequencies(run.result, outputs, headline, classes),
-        calibrations=calibrations(logits, targets, temperature),
+        calibrations=calibrations(logits, targets, temperature, _temperature_interval(run)),
         mistakes=_mistakes(dataset, logits, targets, classes, temperature or 1.0),
+        labels=labels,
+        doubted=label_cards(labels.doubts[:DOUBTED], [shown(name) for name in labels.classes]),
+        labels_command=shown(shlex.join(_labels_command(run))),
         views=run.model.method.views,
         view_samples=view_samples(run, dataset, classes),
         view_accuracy=view_accuracy(run.result),
@@ -177,6 +198,15 @@ def _mistakes(
         description = f"{name}: {true}, predicted {predicted}"
         found.append(Card(pixels.images[row], float(pixels.aspect[row]), description, lines))
     return found
+
+
+def _temperature_interval(run: Run) -> list[float]:
+    found = section(section(run.result, "temperature_intervals"), run.checkpoint)
+    return found.get(run.model.method.headline, [])
+
+
+def _labels_command(run: Run) -> list[str]:
+    return ["sla", "data", "check", run.config.data.source, "--labels", "--run", str(run.folder)]
 
 
 def _origin(run: Run) -> dict[str, str]:

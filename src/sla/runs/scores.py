@@ -30,12 +30,16 @@ class Scores:
 
     def of(self, keys: np.ndarray) -> dict[str, Tensor] | None:
         """The logits of the images with these keys, in their order; None where one is missing."""
+        places, logits = self.find(keys)
+        return logits if len(self.keys) and len(places) == len(keys) else None
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, dict[str, Tensor]]:
+        """The places of those of these keys that have scores, in their order, and their logits."""
         order = np.argsort(self.keys, kind="stable")
-        places = np.searchsorted(self.keys[order], keys).clip(max=len(order) - 1)
-        if not len(order) or not np.array_equal(self.keys[order[places]], keys):
-            return None
-        rows = torch.from_numpy(order[places])
-        return {inference: logits[rows] for inference, logits in self.logits.items()}
+        near = np.searchsorted(self.keys[order], keys).clip(max=max(len(order) - 1, 0))
+        places = np.flatnonzero(self.keys[order[near]] == keys) if len(order) else np.empty(0, np.int64)
+        rows = torch.from_numpy(order[near[places]])
+        return places, {inference: logits[rows] for inference, logits in self.logits.items()}
 
 
 def scores_file(checkpoint: Path, split: str) -> Path:
@@ -57,10 +61,10 @@ def write_scores(path: Path, scores: Scores) -> None:
         tensors[f"top.{inference}"], tensors[f"classes.{inference}"] = best.values, best.indices.int()
         tensors[f"rest.{inference}"] = rest.float()
         tensors["count"] = torch.tensor(count)
-    write_model_file(path, tensors, {"weights": _weights_beside(path)}, "scores", checksum=True)
+    write_model_file(path, tensors, {"weights": weights_beside(path)}, "scores", checksum=True)
 
 
-def _weights_beside(path: Path) -> str:
+def weights_beside(path: Path) -> str:
     """A checksum of the weights that gave the scores; empty where there are none."""
     weights = path.parent / WEIGHTS
     return file_checksum(weights) if weights.is_file() else ""
@@ -74,7 +78,7 @@ def read_scores(path: Path) -> Scores | None:
     """
     try:
         about, tensors = read_model_file(path, "scores", "scores", checksum=True)
-        if about["weights"] != _weights_beside(path):
+        if about["weights"] != weights_beside(path):
             return None  # of another model
         keys = tensors["keys"].numpy().view(np.uint64)
         found = {}

@@ -15,6 +15,7 @@ from sla.classifier import Classifier
 from sla.errors import SLAError
 from sla.images.content import content_keys
 from sla.images.store import Dataset
+from sla.inference import check_inference
 from sla.runs.distributed import Group
 from sla.runs.evaluation import iterate_eval
 from sla.runs.metrics import (
@@ -25,6 +26,7 @@ from sla.runs.metrics import (
 )
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.anytime import MOST_BYTES, calibrate
+from sla.tasks.classifier.unlike import distances_to
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Outputs:
     """Class logits (n, N) by inference, classes (n,), and the images' content keys (n,), on the CPU.
 
     `views` (n,) is how many views anytime inference took of each image. `by_view` (m, M, N) has the class
-    logits of every view, for all images or, where that would be too large, for every n-th.
+    logits of every view, for all images or, where that would be too large, for every n-th. `distances` (n,)
+    are those of the unchanged images' features to the nearest of some class means.
     """
 
     logits: dict[str, Tensor]
@@ -40,6 +43,7 @@ class Outputs:
     keys: np.ndarray | None = None
     views: Tensor | None = None
     by_view: Tensor | None = None
+    distances: Tensor | None = None
 
     def scores(self, temperatures: dict[str, float] | None = None) -> dict[str, dict[str, float]]:
         """For each kind: top1, top5, balanced (the mean over classes) and ece in percent, and nll.
@@ -99,16 +103,19 @@ def infer(
     inferences: tuple[str, ...] | None = None,
     by_view: bool = False,
     fast: bool = False,
+    means: Tensor | None = None,
     **passing: Any,
 ) -> Outputs:
     """The class logits of a whole dataset; all kinds share one pass over the views unless some are named.
 
     `by_view`: also the class logits of every view, if the model aggregates view by view. `fast`: by the
-    fastest copy of the model, whose logits differ by rounding. `passing`: batch_size, workers, progress and
-    what, as `iterate_eval` has them.
+    fastest copy of the model, whose logits differ by rounding. `means` (N, D): also how far each image's
+    features are from the nearest of them. `passing`: batch_size, workers, progress and what, as in
+    `iterate_eval`.
     """
     found: dict[str, list[Tensor]] = {inference: [] for inference in inferences or model.inferences}
     keys, views, parts = [np.empty(0, np.uint64)], list[Tensor](), list[Tensor]()
+    distances = list[Tensor]()
     each = len(model.method.views) * model.num_classes * 4 * len(dataset) // MOST_BYTES + 1
     aggregates, by_view = "aggregated" in model.method.inferences, by_view and model.aggregates_by_view
     engine = Engine(model, len(dataset), fast)
@@ -117,12 +124,12 @@ def infer(
         keys.append(content_keys(batch.images))
         with engine.on(images) as used:
             if inferences is not None:
-                logits = {name: used.logits(images, name) for name in inferences if name != "anytime"}
-                if "anytime" in inferences:
-                    logits["anytime"], taken = used.anytime(images)
+                logits, taken, plain = _infer_named(used, images, inferences, means is not None)
+                if taken is not None:
                     views.append(taken.cpu())
             else:
                 features = used.view_features(images) if aggregates else used.features(images)
+                plain = features[:: len(features) // len(images)]
                 logits = used.logits_of_features(features)
                 rule = model.anytime_rule if "anytime" in found else None
                 if by_view or rule is not None:
@@ -132,6 +139,9 @@ def infer(
                 if rule is not None:
                     logits["anytime"], taken = settle(own, rule)
                     views.append(taken.cpu())
+        if means is not None:
+            assert plain is not None
+            distances.append(distances_to(means, plain.float()).cpu())
         for inference, values in logits.items():
             found[inference].append(values.float().cpu())
     logits = {inference: check_finite(torch.cat(values), inference) for inference, values in found.items()}
@@ -141,7 +151,36 @@ def infer(
         np.concatenate(keys),
         torch.cat(views) if views else None,
         torch.cat(parts) if parts else None,
+        torch.cat(distances) if distances else None,
     )
+
+
+def _infer_named(
+    model: Classifier, images: Tensor, inferences: tuple[str, ...], featured: bool
+) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
+    """Class logits by inference, the views that anytime took, and the unchanged images' features (B, D).
+
+    No view goes through the network twice; the features are None unless something needs them, or `featured`.
+    """
+    for name in inferences:
+        check_inference(name, model.inferences)
+    every = model.view_features(images) if "aggregated" in inferences else None
+    one_pass = any(name not in ("aggregated", "anytime") for name in inferences)
+    plain, taken, logits = None, None, dict[str, Tensor]()
+    if every is not None:
+        plain = every[:: len(model.method.views)]
+    elif one_pass or featured:
+        plain = model.features(images)
+    for name in inferences:
+        if name == "anytime":
+            logits[name], taken = model.anytime(images, plain)
+        elif name == "aggregated":
+            assert every is not None
+            logits[name] = model.method.aggregate(model.heads, every, "logits")
+        else:
+            assert plain is not None
+            logits[name] = model.classify(plain, name)
+    return logits, taken, plain
 
 
 def find_rules(outputs: Outputs) -> list[AnytimeRule]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,16 +21,18 @@ from sla.classifier import Classifier
 from sla.errors import InputError
 from sla.factory import load, save
 from sla.heads import JointHead
+from sla.images.content import content_keys
 from sla.images.store import spread
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import check_file, find_checkpoint, step_of
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
-from sla.runs.folder import find_model_file
+from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
 from sla.runs.loop import CHECKPOINT_SECONDS, is_new
-from sla.runs.metrics import MetricsFile, cautious_temperature
+from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
+from sla.runs.scores import Scores, read_scores, scores_file, write_scores
 from sla.runs.signals import Stop
 from sla.sampling.draws import Draws, seed_of
 from sla.stats import share
@@ -38,10 +41,12 @@ from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.evaluation import accuracies
 from sla.tasks.classifier.linear_fit import CrossValidated, Reduced, cross_validate, fit_reduced, reduce
 from sla.tasks.classifier.trainer import EVAL_BATCH, Trainer
+from sla.tasks.classifier.unlike import UnlikeRule, leave_one_out_rule, write_unlike
 
 CHUNK = 64  # pictures per step
 MIRRORED = 600  # training pictures up to which their mirror images are tried too
 TIMED = 16  # pictures whose features are computed to see how long that takes
+CROSS_VALIDATED = "cross-validated"  # scores of training pictures that were held out in turn
 SAMPLE = 64  # pictures whose features' mean length scales the first weights of a head
 
 
@@ -100,13 +105,16 @@ def check_features(config: ClassifierConfig) -> None:
 
 
 class Embedded(nn.Module):
-    """The features (n, c, D) of training pictures so far, for a checkpoint: c is 2 with mirror images."""
+    """The features (n, c, D) and content keys (n,) of training pictures so far; c is 2 with mirror images."""
 
     features: Tensor
+
+    keys: Tensor
 
     def __init__(self, images: int, copies: int, width: int) -> None:
         super().__init__()
         self.register_buffer("features", torch.zeros(images, copies, width))
+        self.register_buffer("keys", torch.zeros(images, dtype=torch.int64))
 
 
 class FeatureFit(Trainer):
@@ -162,6 +170,8 @@ class FeatureFit(Trainer):
         for batch in iterate_eval(self.model, left, CHUNK, workers) if len(left) else ():
             images = self.eval_pipeline(batch.images, batch.draws, batch.aspect)
             self.memory.features[first : first + len(images)] = self._embed(images)
+            keys = content_keys(batch.images).view(np.int64)
+            self.memory.keys[first : first + len(images)] = torch.from_numpy(keys.copy())
             first += len(images)
             now = time.monotonic()
             self.position.step, self.position.seconds = self.position.step + 1, before + now - started
@@ -171,13 +181,24 @@ class FeatureFit(Trainer):
                 saved = now
             if stop.requested:
                 return False
-        row = self._solve(progress)
+        row, held_out = self._solve(progress)
+        plain, targets = self.memory.features[:, 0].cpu(), torch.from_numpy(self.train.targets)
+        rule = leave_one_out_rule(plain, targets, self.model.num_classes)
         self.memory, self.position.step = None, self.steps
         self.position.seconds = before + time.monotonic() - started
         self.metrics.start(0)
         self.metrics.add(self.steps, row)
         self._checkpoint("last")
+        self._write_beside(held_out, rule)
         return True
+
+    def _write_beside(self, held_out: Scores, rule: UnlikeRule | None) -> None:
+        """Beside the weights: the scores of training pictures when they were held out, and the rule."""
+        checkpoint = find_checkpoint(self.folder / "checkpoint", "last")
+        assert checkpoint is not None
+        write_scores(scores_file(checkpoint, CROSS_VALIDATED), held_out)
+        if rule is not None:
+            write_unlike(checkpoint, rule)
 
     @torch.inference_mode()
     def _embed(self, images: Tensor) -> Tensor:
@@ -187,8 +208,8 @@ class FeatureFit(Trainer):
         shown = [images, images.flip(-1)][: self.copies]
         return torch.stack([self.model.features(each).float().cpu() for each in shown], 1)
 
-    def _solve(self, progress: Progress) -> dict[str, float]:
-        """Fit the head; the row of metrics.csv."""
+    def _solve(self, progress: Progress) -> tuple[dict[str, float], Scores]:
+        """Fit the head; the row of metrics.csv, and the scores of pictures that were held out in turn."""
         assert self.memory is not None
         targets, num_classes = torch.from_numpy(self.train.targets), self.model.num_classes
         unit = F.normalize(self.memory.features.double(), dim=-1)
@@ -211,13 +232,15 @@ class FeatureFit(Trainer):
             right = int((chosen.logits.argmax(1) == wanted).sum())
             temperature = cautious_temperature(chosen.logits, wanted)
             self.found |= {"images": len(wanted), "right": right, "temperature": temperature}
+            self.found["temperature_interval"] = temperature_interval(chosen.logits, wanted, temperature)
             row["val_cross_validated"] = 100 * right / len(wanted)
         progress.message(describe_quick(self.found))
         if self.plan.val is not None:
             workers, alone = self.config.data.workers or 0, Group()
             held = accuracies(self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, alone)
             row["val_single"] = held["single"]
-        return row
+        keys = self.memory.keys[chosen.held].cpu().numpy().view(np.uint64)
+        return row, Scores({"single": chosen.logits.float()}, keys)
 
 
 def _percent(logits: Tensor, targets: Tensor) -> float:
@@ -242,6 +265,16 @@ def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier |
     weights = find_model_file(folder, "last", FEATURES)
     check_file(weights)
     return load(weights, device)
+
+
+def read_cross_validated(folder: Path) -> Scores | None:
+    """The quick model's scores of training pictures of the run in this folder, when they were held out."""
+    for stage in (FEATURES, MAIN_STAGE):
+        found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last")
+        scores = None if found is None else read_scores(scores_file(found, CROSS_VALIDATED))
+        if scores is not None:
+            return scores
+    return None
 
 
 class First:

@@ -92,13 +92,20 @@ def fit_reduced(reduced: Reduced, targets: Tensor, num_classes: int, penalty: fl
 
 
 def cross_validate(
-    reduced: Reduced, targets: Tensor, num_classes: int, seed: int = 0, progress: Progress = QUIET
+    reduced: Reduced,
+    targets: Tensor,
+    num_classes: int,
+    seed: int = 0,
+    progress: Progress = QUIET,
+    *,
+    every: bool = False,
 ) -> CrossValidated:
     """The penalty of least cross-validated cross entropy; images are held out with all their rows.
 
     Penalties are tried from the strongest on, until the cross entropy rises. All folds are fitted at once.
+    `every` image is held out in turn, also of many.
     """
-    fold = torch.from_numpy(assign_folds(targets.numpy(), seed))
+    fold = torch.from_numpy(assign_folds(targets.numpy(), seed, every=every))
     count = int(fold.max()) + 1
     held = fold >= 0
     best = CrossValidated(
@@ -164,10 +171,11 @@ def _minimise(
     return both.detach() * scale
 
 
-def assign_folds(targets: np.ndarray, seed: int = 0) -> np.ndarray:
+def assign_folds(targets: np.ndarray, seed: int = 0, *, every: bool = False) -> np.ndarray:
     """The fold in which each image is held out, (n,), -1 for none: every class is spread over the folds.
 
-    The order within a class is by the seed. Of many images only the first fold is held out.
+    The order within a class is by the seed. Of many images only the first fold is held out, unless `every`
+    one is asked for.
     """
     counts, total = np.bincount(targets), len(targets)
     folds = min(FOLDS if total <= SMALL else FEW_FOLDS, int(counts.max(initial=0)))
@@ -179,4 +187,4 @@ def assign_folds(targets: np.ndarray, seed: int = 0) -> np.ndarray:
         order = np.random.default_rng(seed_of(seed, "folds", int(label))).permutation(places)
         fold[order] = (first + np.arange(len(places))) % folds
         first += len(places)  # so that small classes do not all begin with fold 0
-    return np.where(fold > 0, -1, fold) if total >= MANY else fold
+    return np.where(fold > 0, -1, fold) if total >= MANY and not every else fold

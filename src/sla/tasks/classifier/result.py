@@ -1,20 +1,24 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from sla.anytime import AnytimeRule
+from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.factory import load, read_saved
 from sla.images.store import Dataset
+from sla.methods import Features
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint, read_state, step_of
 from sla.runs.folder import CONFIG, stage_folder
-from sla.runs.metrics import at_limit, cautious_temperature
+from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
 from sla.runs.preprocessing import read_preprocessing
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
@@ -25,9 +29,17 @@ from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
 from sla.tasks.classifier.features import FeatureFit, First
+from sla.tasks.classifier.frozen import embed
 from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
+from sla.tasks.classifier.unlike import (
+    FEWEST,
+    calibrate_unlike,
+    class_means,
+    reference_images,
+    write_unlike,
+)
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
@@ -36,6 +48,7 @@ class Evaluated(NamedTuple):
 
     scores: dict[str, dict[str, dict[str, float]]]
     temperatures: dict[str, float]
+    intervals: dict[str, Sequence[float]]  # 95%, of the temperatures
     view_accuracy: dict[str, Any] | None
     anytime: list[AnytimeRule]  # calibrated on held-out images too
     headline: str
@@ -54,6 +67,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "headline": trainer.model.method.headline,
         "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
         "temperatures": {name: one.temperatures for name, (_, one) in found.items() if one.temperatures},
+        "temperature_intervals": {name: one.intervals for name, (_, one) in found.items() if one.intervals},
         "anytime": {
             name: [rule.to_dict() for rule in one.anytime] for name, (_, one) in found.items() if one.anytime
         },
@@ -82,16 +96,19 @@ def _evaluate(
     weights: Path,
 ) -> Evaluated:
     model, temperatures = load(weights, trainer.device), dict[str, float]()
+    intervals: dict[str, Sequence[float]] = {}
     pipeline, held_out = read_preprocessing(model.about).eval_pipeline(), None
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rules: list[AnytimeRule] = []
     workers = trainer.config.data.workers or 0
+    means = _class_means(trainer, model, pipeline, progress)
     for name, dataset in (("val", trainer.plan.val), ("test", trainer.plan.test)):
         if dataset is None:
             continue
         passing: dict[str, Any] = {"workers": workers, "progress": progress}
         passing["what"] = f"{checkpoint} checkpoint on {name}"
-        outputs = infer(model, dataset, pipeline, by_view=name == "val", **passing)
+        held = name == "val"
+        outputs = infer(model, dataset, pipeline, by_view=held, means=means if held else None, **passing)
         if trainer.teacher is not None and checkpoint != FEATURES:
             taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
             # "distilled" is the student, also where its teacher has one of its own.
@@ -102,15 +119,25 @@ def _evaluate(
             if model.anytime_rule is not None:
                 outputs = outputs.add_anytime(model.anytime_rule)
             held_out = outputs
+            if outputs.distances is not None and means is not None:
+                rule = calibrate_unlike(means, outputs.distances)
+                assert rule is not None
+                write_unlike(weights.parent, rule)
             temperatures = {
                 inference: cautious_temperature(logits, outputs.targets)
                 for inference, logits in outputs.logits.items()
             }
+            intervals = {
+                inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
+                for inference, value in temperatures.items()
+            }
             if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
                 limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
                 progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
-        if fitted := model.about.get("cross_validation", {}).get("temperature"):
-            temperatures = {model.method.headline: fitted}  # on more images than were held out
+        if "temperature" in (fitted := model.about.get("cross_validation", {})):
+            temperatures = {model.method.headline: fitted["temperature"]}  # on more images than were held out
+            ends = fitted.get("temperature_interval")
+            intervals = {} if ends is None else {model.method.headline: ends}
         scores[name] = outputs.scores(temperatures)
         if isinstance(trainer, Grower):
             groups = outputs.group_scores(trainer.old_classes)
@@ -118,7 +145,25 @@ def _evaluate(
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    return Evaluated(scores, temperatures, views, rules, model.method.headline, held_out)
+    return Evaluated(scores, temperatures, intervals, views, rules, model.method.headline, held_out)
+
+
+def _class_means(
+    trainer: Trainer, model: Classifier, pipeline: Pipeline, progress: Progress
+) -> Tensor | None:
+    """Of the features of training images, where held-out ones can calibrate a rule for unlike pictures.
+
+    None of a quick model, which has its rule from all its training images, and where a class has none.
+    """
+    val = trainer.plan.val
+    if val is None or len(val) < FEWEST or isinstance(model.method, Features):
+        return None
+    if not trainer.plan.train.counts().all():
+        return None
+    some = reference_images(trainer.plan.train)
+    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
+    features = embed(model, some, pipeline, what="features of training images", **passing)
+    return class_means(features, torch.from_numpy(some.targets), model.num_classes)
 
 
 def _run_folder(trainer: Trainer) -> Path:

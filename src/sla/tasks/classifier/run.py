@@ -41,6 +41,7 @@ from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_cr
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
 from sla.tasks.classifier.split import load_data, same_classes, split_images
+from sla.tasks.classifier.unlike import read_unlike
 
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
 SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
@@ -61,6 +62,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)
+        rules = (read_unlike(folder) for folder in self._same_checkpoints())
+        self.unlike_rule = next((rule for rule in rules if rule is not None), None)
 
     @property
     def stage(self) -> str:  # type: ignore[override]
@@ -94,6 +97,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if find_checkpoint(stage_folder(self.folder, FEATURES) / "checkpoint", "last") is None:
             raise InputError(f"{shown(self.folder)}: this run has no stage features")
         return find_model_file(self.folder, "last", FEATURES)
+
+    def _same_checkpoints(self) -> list[Path]:
+        """The folders with its model: of a best that is also last, other files lie beside last alone."""
+        own = self.model_file.parent
+        return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
 
     @cached_property
     def teacher(self) -> Classifier | None:
@@ -152,6 +160,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Prediction:
         """Class numbers, their `names` and calibrated probabilities of images, in their order.
 
+        `unlike` marks those that are unlike all training images, where the run has a rule for that.
         files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
         """
         inference = inference or self.model.method.headline
@@ -167,17 +176,25 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset = Dataset(images, labels, tuple(self.classes))
         try:
             outputs = infer(
-                self.model, dataset, self.pipeline, batch_size=batch_size, inferences=(inference,), fast=True
+                self.model,
+                dataset,
+                self.pipeline,
+                batch_size=batch_size,
+                inferences=(inference,),
+                fast=True,
+                means=None if self.unlike_rule is None else self.unlike_rule.means,
             )
         except BadImageError as error:
             raise BadImageError(error.path, error.reason, SKIP_HINT) from None
         logits = outputs.logits[inference]
         probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
-        return self._prediction(probabilities)
+        return self._prediction(probabilities, outputs.distances)
 
-    def _prediction(self, probabilities: Tensor) -> Prediction:
+    def _prediction(self, probabilities: Tensor, distances: Tensor | None = None) -> Prediction:
         found = Prediction(probabilities.argmax(-1), probabilities)
         found.classes = tuple(self.classes)
+        if self.unlike_rule is not None:
+            found.unlike = self.unlike_rule.marks(torch.zeros(0) if distances is None else distances)
         return found
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
@@ -237,7 +254,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Outputs:
         """What `evaluate` gives, from the scores kept beside the checkpoint where they have these images."""
         dataset = same_classes(dataset, self.classes)
-        kept = [found for split in ("test", "val") if (found := self._kept_scores(split)) is not None]
+        kept = [found for split in ("test", "val") if (found := self.kept_scores(split)) is not None]
         keys = dataset_keys(dataset, progress) if kept else np.empty(0, np.uint64)
         wanted = inferences or self.model.inferences
         for scores in kept:
@@ -251,11 +268,9 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
-    def _kept_scores(self, split: str) -> Scores | None:
-        """Those of this run's model; where best is the step of last, they lie beside last alone."""
-        own = self.model_file.parent
-        same = [own, *own.parent.glob(f"last-{step_of(own):08d}")]
-        found = (read_scores(scores_file(folder, split)) for folder in same)
+    def kept_scores(self, split: str) -> Scores | None:
+        """Those of this run's model."""
+        found = (read_scores(scores_file(folder, split)) for folder in self._same_checkpoints())
         return next((scores for scores in found if scores is not None), None)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:

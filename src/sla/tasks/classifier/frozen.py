@@ -1,0 +1,43 @@
+"""Features of a whole dataset by a network that is not trained: every picture goes through it once."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sla.accelerate import Engine
+from sla.augment.ops import Pipeline
+from sla.augment.preprocessing import Preprocessing
+from sla.backbones import find_weights
+from sla.classifier import Classifier
+from sla.errors import InputError
+from sla.factory import create
+from sla.images.store import Dataset
+from sla.methods import Features
+from sla.runs.evaluation import iterate_eval
+
+BACKBONE = "efficientnet_lite0"
+
+
+def open_pretrained(backbone: str = BACKBONE) -> tuple[Classifier, Preprocessing]:
+    """A backbone with its published weights, and what pictures go through before it; its head is unused."""
+    weights = find_weights(backbone)
+    if weights is None:
+        raise InputError(f"{backbone}: no weights are published with it here; {BACKBONE} has some")
+    mean, std, size = weights.input
+    model = create(backbone, 2, Features(), pretrained=True).eval()
+    return model, Preprocessing("resized", size, size * 8 // 7, mean, std)
+
+
+@torch.inference_mode()
+def embed(model: Classifier, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> Tensor:
+    """Features (n, D) of unchanged images, by the fastest copy of the model, on the CPU.
+
+    `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
+    """
+    found, engine = [torch.zeros(0, model.num_features)], Engine(model, len(dataset))
+    for batch in iterate_eval(model, dataset, **passing):
+        images = pipeline(batch.images, batch.draws, batch.aspect)
+        with engine.on(images) as used:
+            found.append(used.features(images).float().cpu())
+    return torch.cat(found)
