@@ -83,7 +83,7 @@ def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.nd
 def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
     from sla.datasets.catalogue import CATALOGUE  # predicting needs no catalogue
     from sla.datasets.load import load
-    from sla.datasets.scan import EXTENSIONS
+    from sla.datasets.scan import images_in
 
     data, (_, height, width) = plan.config.data, plan.train.images.shape
     if source in CATALOGUE:
@@ -94,8 +94,7 @@ def _read(plan: Plan[ClassifierConfig], source: str) -> Dataset:
             raise InputError(
                 f"{shown(source)}: neither a folder nor a dataset: distil.unlabelled needs images"
             )
-        names = (path for path in sorted(folder.rglob("*")) if path.suffix[1:].lower() in EXTENSIONS)
-        paths = Paths.of([str(path.relative_to(folder)) for path in names if path.is_file()], folder)
+        paths = Paths.of([str(path.relative_to(folder)) for path in images_in(folder)], folder)
         if not len(paths):
             raise InputError(f"{shown(source)}: no images in it")
         storage = Storage((height, width), data.on_bad_image, cache_dir() / "images" if data.cache else None)
