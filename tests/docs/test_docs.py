@@ -33,7 +33,8 @@ CORE = (
     "classifier",
 )
 MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, beside itself and errors
-    "errors": set(),
+    "errors": {"extras"},
+    "extras": set(),
     "allocator": set(),
     "progress": set(),
     "stats": set(),
