@@ -160,6 +160,7 @@ def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
 
     if not isinstance(run, Run):
         return  # pages are of classifiers
+    display.message("writing the page")
     try:
         write_run_page(run, run.folder / "report.html", progress=display)
     except Exception as error:

@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 from sla.images.store import Dataset
 from sla.runs.config import TrainingConfig
+from sla.runs.deadline import Deadline
 
 C_co = TypeVar("C_co", bound=TrainingConfig, covariant=True)
 
@@ -14,6 +15,7 @@ class Plan(Generic[C_co]):
     """A resolved configuration, the images it trains on, and the reasons for what was chosen.
 
     `pool` has the images that training images, and with `holds_out` the held-out ones too, were taken from.
+    `deadline` is that of a run that was given minutes, `given` the configuration before anything was chosen.
     """
 
     config: C_co
@@ -23,3 +25,5 @@ class Plan(Generic[C_co]):
     reasons: tuple[str, ...]
     pool: Dataset | None = None
     holds_out: bool = False
+    deadline: Deadline | None = None
+    given: C_co | None = None

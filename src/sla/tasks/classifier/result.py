@@ -43,6 +43,9 @@ class Evaluated(NamedTuple):
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
     plan, folder = trainer.plan, _run_folder(trainer)
+    parts = [("held-out", plan.val), ("test", plan.test)]
+    if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
+        progress.message(f"testing on {said} images")
     found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
     quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
     if quick is not None:
@@ -184,10 +187,10 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
 def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
-    seen = trainer.steps * trainer.batch_size * views
+    seen = trainer.position.taken * trainer.batch_size * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
     if method.averaged_teacher:  # it answers from all views, without a backward pass
-        passes = trainer.steps * trainer.batch_size * len(method.views)
+        passes = trainer.position.taken * trainer.batch_size * len(method.views)
         cost["training_flop"] += forward_flop(trainer.config, trainer.model) * passes
     scores = last.scores.get("test") or last.scores.get("val") or {}
     if "views" in scores.get("anytime", {}):
