@@ -1,9 +1,9 @@
 """A run's minutes are a deadline: where steps are too slow for it, the schedule follows the clock.
 
-The schedule has a fixed number of steps. Those that there is no time for are skipped: learning rate and all
-else that follows the step move on, the stream of batches does not. Which ones were skipped is recorded, in
-checkpoints, in `pace.csv` and, at the end, in the run's configuration: whoever resumes or repeats the run
-follows the record instead of a clock.
+The schedule has a fixed number of steps, more than are likely to fit. Those that there is no time for are
+skipped: learning rate and all else that follows the step move on, the stream of batches does not. Which ones
+were skipped is recorded, in checkpoints, in `pace.csv` and, at the end, in the run's configuration: whoever
+resumes or repeats the run follows the record instead of a clock.
 """
 
 import time
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from sla.disk import replacing
 from sla.errors import InputError
-from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import Position, find_checkpoint, read_position
 from sla.runs.distributed import Group
 from sla.runs.folder import PACE, checkpoint_folders
@@ -148,7 +147,6 @@ class Pace:
         self.recorded_until = 0  # steps taken, by a sitting that was killed
         self.file: Path | None = None  # of the leading process
         self.estimate: Estimate | None = None
-        self.announced = False
 
     def start(self, position: Position, folder: Path | None) -> None:
         """Begin a sitting at this position. What the last one did after its checkpoint is done alike.
@@ -174,14 +172,14 @@ class Pace:
         if self.estimate is not None:
             self.estimate.end_evaluation(position)
 
-    def follow(self, position: Position, evaluations: int, group: Group, progress: Progress = QUIET) -> bool:
+    def follow(self, position: Position, evaluations: int, group: Group) -> bool:
         """After a step: move the position on past what there is no time for; whether it moved.
 
         evaluations: that are still to come.
         """
         if not (self.deadline or self.repeats):
             return False
-        skipped = group.share_number(self._skipped(position, evaluations, progress))
+        skipped = group.share_number(self._skipped(position, evaluations))
         if not skipped:
             return False
         position.step, position.skipped = position.step + skipped, position.skipped + skipped
@@ -195,7 +193,7 @@ class Pace:
             with open(self.file, "a", encoding="utf-8") as file:
                 file.write(f"{position.taken},{position.step}\n")
 
-    def _skipped(self, position: Position, evaluations: int, progress: Progress) -> int:
+    def _skipped(self, position: Position, evaluations: int) -> int:
         """How many steps the leading process skips now; 0 in others, which are told."""
         if self.estimate is not None:
             self.estimate.end_step()
@@ -208,13 +206,7 @@ class Pace:
             return 0
         place = self.estimate.place(evaluations)
         lead = int(place) - position.step
-        if lead < max(self.steps / GRAIN, 1) and place < self.steps:
-            return 0
-        if lead > 0 and not self.announced:
-            self.announced = True
-            left = f"{self.estimate.deadline.left:.0f} s left"
-            progress.message(f"steps are slower than measured: some are skipped, to end in time ({left})")
-        return max(lead, 0)
+        return max(lead, 0) if lead >= max(self.steps / GRAIN, 1) or place >= self.steps else 0
 
 
 def parse_record(text: str) -> dict[int, int]:

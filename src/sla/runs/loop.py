@@ -158,7 +158,7 @@ class Loop(ABC):
 
             now = time.monotonic()
             position.step, position.seconds = step + 1, seconds_before + now - started
-            if self.pace.follow(position, sum(mark > step for mark in evaluate_at), self.group, progress):
+            if self.pace.follow(position, sum(mark > step for mark in evaluate_at), self.group):
                 follow_step(self.model, position.step, self.steps)
             done = position.step
             evaluates, reached = passed(evaluate_at, step, done), passed(rows_at, step, done)

@@ -15,7 +15,7 @@ from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, duration, measure_seconds
-from sla.tasks.classifier.time_shares import steps_in
+from sla.tasks.classifier.time_shares import AMPLE, steps_in
 from sla.tasks.classifier.view_probe import fitting
 
 
@@ -36,6 +36,7 @@ def prepare(
     if timed:
         plan = replace(plan, deadline=plan.deadline or Deadline(60 * (run.minutes or 0)))
         if plan.config.has_stage(FEATURES):
+            progress.message("timing the features of a few pictures")
             quick = group.share(features_seconds(plan) if group.leads else None)
     if plan.config.method.views == AUTO:
         plan = _choose_views(plan, group, progress, search)
@@ -104,11 +105,24 @@ def _fix_length(
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
         progress.message(f"about {duration(total)} of training, {how}")
         if iterations is None:
-            iterations = steps_in(plan, total, seconds, group.world_size)
-            changes |= {"iterations": iterations, "pace": {}}
+            fitting_in = steps_in(plan, total, seconds, group.world_size)
+            changes |= {"iterations": AMPLE * fitting_in, "pace": {}}
+            changes |= {"evaluations": _evaluations(plan, fitting_in)}
+            more = f" and {_student_steps(plan, fitting_in):,} of the student"
+            said = f"about {fitting_in:,} iterations{more if plan.config.has_stage(DISTIL) else ''}"
+            progress.message(f"{said} fit into {run.minutes:g} minutes; the schedule follows the clock")
     config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
-    if run.iterations is None:
-        more = f" and {student_steps(config):,} of the student" if config.has_stage(DISTIL) else ""
-        late = "if steps become slower, some are skipped"
-        progress.message(f"{iterations:,} iterations{more} fit into {run.minutes:g} minutes; {late}")
     return replace(plan, config=config), total
+
+
+def _student_steps(plan: Plan[ClassifierConfig], iterations: int) -> int:
+    return student_steps(override(plan.config, "run", iterations=iterations))
+
+
+def _evaluations(plan: Plan[ClassifierConfig], iterations: int) -> int | None:
+    """As many as were asked for, else 20, at most one per epoch: now it is known how many there will be."""
+    run = plan.config.run
+    if plan.given is None or plan.given.run.evaluations is not None:
+        return run.evaluations
+    epochs = iterations * (run.batch_size or 1) / len(plan.train)
+    return max(min(run.evaluations or 1, int(epochs)), 1)

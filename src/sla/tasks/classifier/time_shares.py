@@ -18,6 +18,8 @@ from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import ENOUGH
 
 CHECKPOINTS = 2  # that are tested at the end: last and best
+OVERHEAD = 1.25  # of testing over its passes: models are loaded, workers start
+AMPLE = 2  # times the steps that seem to fit: a busy machine may become faster, and the rest is skipped
 
 
 def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> Following:
@@ -29,10 +31,11 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
     tested = (held_out + test) * (CHECKPOINTS * views + _quick_passes(config))
     if len(method.views) > 1:
         tested += min(held_out or test, ENOUGH) * len(method.views)  # are the views recognisable?
+    tested *= OVERHEAD
     if stage == DISTIL:
         part = config.distil
         step = batch * (3 + (0 if part.cached else part.teacher_views or len(method.views)))
-        tested += (held_out + test) * CHECKPOINTS
+        tested += OVERHEAD * (held_out + test) * CHECKPOINTS
         return Following(processes * tested / step, held_out / step)
     step = 3 * batch * (config.method.views_per_step or len(method.views))
     later = 0.0
