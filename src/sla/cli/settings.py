@@ -15,6 +15,12 @@ def _allow(names: list[str] | None) -> list[str] | None:
     return names
 
 
+def complete(names: str) -> dict[str, Any]:
+    """For an option: the shell completes these names, as they are listed in its help."""
+    found = [name for name in names.split(", ") if " " not in name]
+    return {"autocompletion": lambda incomplete: [name for name in found if name.startswith(incomplete)]}
+
+
 Allow = Annotated[
     list[str] | None,
     typer.Option(help="Allow a run to import code from outside sla: package.module:Name.", callback=_allow),

@@ -46,7 +46,7 @@ def prepare(
         progress.message(f"{steps:,} iterations are {plan.config.run.flop:.3g} FLOP")
     plan, seconds = _fix_length(plan, group, progress, announced, quick, search)
     if starts and group.leads and lacks_weights(plan):
-        warn_of_missing_weights(plan, None if timed else seconds)
+        warn_of_missing_weights(plan, None if timed or run.flop else seconds)
     return plan
 
 
