@@ -15,7 +15,7 @@ from PIL import Image
 import sla
 from commands import sla as command
 from sla.datasets.load import load
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.methods import Features
 from sla.progress import Progress
 from sla.report.ending import by_confidence, describe_unjudged
@@ -23,6 +23,7 @@ from sla.runs.checkpoint import WEIGHTS
 from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
+from sla.session import preview
 from sla.stats import mcnemar, paired_shares
 from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.features import After, find_quick
@@ -266,6 +267,20 @@ def test_a_minute_of_photographs(photographs, tmp_path):
     assert "Right on 2 of 2 held-out pictures, which also chose the model: 100% (34 to 100)." in told
     assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
     assert "accuracy %" not in told
+
+
+def test_how_long_the_quick_model_takes_is_said_where_there_are_many_pictures(
+    finished_run, monkeypatch, messages
+):
+    monkeypatch.setattr("sla.tasks.classifier.prepare.features_seconds", lambda plan: 240.0)
+    tree = {"data": {"source": "digits", "workers": 0}, "method": {"name": "features"}}
+    tree |= {"model": {"backbone": "convnet4", "options": {"width": 8}, "weights": str(finished_run.folder)}}
+    preview(make_config(tree), progress=messages)
+    assert "about 4 minutes for the features of 1,293 pictures" in messages.lines
+    with pytest.warns(SLAWarning, match="the quick model takes longer than 1 minutes: data.per_class=N uses"):
+        preview(make_config({**tree, "run": {"minutes": 1}}))
+    few = {**tree, "data": {**tree["data"], "per_class": 20}, "run": {"minutes": 1}}
+    preview(make_config(few))  # nothing is timed, nothing is warned of
 
 
 def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished_run):

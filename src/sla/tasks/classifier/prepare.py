@@ -1,7 +1,9 @@
 """What a classifier's plan leaves open until something was tried or timed: views, iterations, compilation."""
 
+import warnings
 from dataclasses import replace
 
+from sla.errors import SLAWarning
 from sla.progress import QUIET, Progress
 from sla.runs.deadline import Deadline
 from sla.runs.defaults import override
@@ -11,12 +13,14 @@ from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
 from sla.tasks.classifier.distil import second_stage_cost, step_flop
-from sla.tasks.classifier.features import features_seconds
+from sla.tasks.classifier.features import features_seconds, is_features
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, duration, measure_seconds
 from sla.tasks.classifier.time_shares import AMPLE, steps_in
 from sla.tasks.classifier.view_probe import fitting
+
+MANY = 300  # pictures from which on it is worth timing how long their features take
 
 
 def prepare(
@@ -30,6 +34,8 @@ def prepare(
     for line in (*(describe_data(plan) if announced else ()), *plan.reasons):
         progress.message(line)
     if plan.config.method.name in ("distilled", FEATURES):
+        if starts and group.leads and is_features(plan.config) and len(plan.train) > MANY:
+            _announce_quick(plan, progress)
         return plan  # a step needs its teacher to be timed; the quick model has none
     timed = run.iterations is None and run.minutes is not None
     quick = 0.0
@@ -48,6 +54,16 @@ def prepare(
     if starts and group.leads and lacks_weights(plan):
         warn_of_missing_weights(plan, None if timed or run.flop else seconds)
     return plan
+
+
+def _announce_quick(plan: Plan[ClassifierConfig], progress: Progress) -> None:
+    """How long the quick model will take; loudly where that is more than it was given."""
+    progress.message("timing the features of a few pictures")
+    seconds, minutes = features_seconds(plan), plan.config.run.minutes
+    progress.message(f"about {duration(seconds)} for the features of {len(plan.train):,} pictures")
+    if minutes is not None and seconds > 60 * minutes:
+        few = "data.per_class=N uses fewer pictures"
+        warnings.warn(f"the quick model takes longer than {minutes:g} minutes: {few}", SLAWarning)
 
 
 def _choose_views(
