@@ -1,4 +1,4 @@
-"""Lightning's Trainer around a classifier, on digits; needs Lightning: pip install 'sla-torch[lightning]'.
+"""Lightning's Trainer around a classifier, on digits; needs Lightning: the extra `lightning`.
 
 No download; takes a few seconds. Prints the validation accuracy of every kind of inference, and loads the
 checkpoint again. sla's module is imported first: `import lightning` alone fails where torchvision does not

@@ -1,4 +1,4 @@
-"""A model of timm with joint labels, on digits; needs timm: pip install 'sla-torch[timm]'.
+"""A model of timm with joint labels, on digits; needs timm: the extra `timm`.
 
 No download; takes a few seconds. `pretrained=True` would have timm download its published weights. timm is
 imported last: where torchvision is built for CUDA and torch is not, `import timm` alone fails.

@@ -143,7 +143,7 @@ def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
 
 def test_without_optuna_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    fails(MissingExtraError, r"pip install 'sla-torch\[search\]'", search, tmp_path / "work")
+    fails(MissingExtraError, r"install .*\[search\]'", search, tmp_path / "work")
 
 
 def test_the_command_writes_a_file_that_training_takes(tmp_path, monkeypatch):

@@ -20,7 +20,9 @@ class MissingExtraError(InputError, ImportError):
     """An optional dependency is needed but not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an optional package: pip install 'sla-torch[{extra}]'")
+        from sla.extras import install_command
+
+        super().__init__(f"{what} needs an optional package: {install_command(extra)}")
 
 
 class SLAWarning(UserWarning):

@@ -35,20 +35,33 @@ def read_model_file(
 
     Refused if it is another file and, with `checksum`, if its tensors are not those that were written.
     """
+    described, tensors = _read(path, what, keys or (KEY,), with_tensors=True)
+    if checksum and described.pop(CHECKSUM, None) != _digest(tensors):
+        raise InputError(f"{path}: damaged: its tensors are not those that were written")
+    return described, tensors
+
+
+def read_description(path: Path, what: str, *keys: str) -> dict[str, Any]:
+    """The description alone, as `read_model_file` gives it."""
+    return _read(path, what, keys or (KEY,), with_tensors=False)[0]
+
+
+def _read(
+    path: Path, what: str, keys: tuple[str, ...], with_tensors: bool
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not path.is_file():
         hint = "a folder; sla.open_run opens a run" if path.is_dir() else "no such file"
         raise InputError(f"{path}: {hint}")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        described = json.loads(metadata[next(key for key in keys or (KEY,) if key in metadata)])
+            names = file.keys() if with_tensors else []
+            tensors = {name: file.get_tensor(name) for name in names}
+        described = json.loads(metadata[next(key for key in keys if key in metadata)])
     except (OSError, SafetensorError, StopIteration, json.JSONDecodeError):
         raise InputError(f"{path}: not {what}") from None
     if not isinstance(described, dict):
         raise InputError(f"{path}: its description is a {type(described).__name__}, not a table of values")
-    if checksum and described.pop(CHECKSUM, None) != _digest(tensors):
-        raise InputError(f"{path}: damaged: its tensors are not those that were written")
     return described, tensors
 
 

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -19,6 +20,7 @@ from sla.methods import Method
 from sla.plugins import allow_typed, passing
 from sla.progress import QUIET, Progress
 from sla.runs.config import TrainingConfig
+from sla.runs.deadline import Deadline, used_seconds
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
 from sla.runs.folder import (
@@ -56,7 +58,7 @@ def train(
     `splits` are data already in memory, or objects; otherwise the configuration says where they come from.
     Returns the run class of the configuration's task.
     """
-    folder, group = Path(out), join_group()
+    folder, begun, group = Path(out), Deadline(0.0), join_group()
     progress = progress if group.leads else QUIET
     with ExitStack() as stack:
         stack.callback(leave_group, group)
@@ -67,6 +69,7 @@ def train(
             config = _stored_config(folder, config, splits is not None, group)
         task = TASKS[config.task]
         plan = task.plan(config, splits, progress)
+        plan = _with_deadline(plan, begun, used_seconds(folder) if resume and group.leads else 0.0)
         stack.enter_context(using_threads(plan.config.run.threads))
         begins = group.share(not has_begun(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
@@ -96,12 +99,12 @@ def preview(
 
     Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
     """
-    task, group = TASKS[config.task], join_group()
+    task, begun, group = TASKS[config.task], Deadline(0.0), join_group()
     with ExitStack() as stack:
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
-        plan = task.plan(config, splits, progress)
+        plan = _with_deadline(task.plan(config, splits, progress), begun)
         stack.enter_context(using_threads(plan.config.run.threads))
         return task.prepare(plan, group, progress, starts=True, search=False)
 
@@ -269,6 +272,14 @@ def _stored_config(folder: Path, config: TrainingConfig, in_memory: bool, group:
         raise InputError(f"{folder}: a run of task {stored.task}: it cannot be resumed as {config.task}")
     refuse_differences(stored, config if in_memory else with_absolute_paths(config), folder)
     return stored
+
+
+def _with_deadline(plan: Plan[Any], begun: Deadline, used: float = 0.0) -> Plan[Any]:
+    """The plan with its deadline, if it was given minutes: loading the images is part of them."""
+    minutes = getattr(plan.config.run, "minutes", None)
+    if minutes is None:
+        return plan
+    return replace(plan, deadline=replace(begun, seconds=60 * minutes, used=used))
 
 
 class _Callbacks(Progress):

@@ -1,6 +1,7 @@
 """The command line from outside: exit codes, one line for a person, no stack of frames."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -102,6 +103,58 @@ def test_help_of_every_command_says_all(words):
     for name, inner in getattr(COMMANDS[words], "commands", {}).items():
         assert inner.help
         assert name in result.output
+
+
+def test_help_is_grouped_by_purpose():
+    """Every command is in a panel with others for the same purpose, and so is every option of `train`."""
+    wide = {"COLUMNS": "200"}
+    said = CliRunner().invoke(app, ["--help"], env=wide).output
+    order = ["Train", "train", "Use a run", "predict", "Judge a run", "evaluate", "compare", "Images", "data"]
+    places = [re.search(rf"─ {name} ─|^│ {name} ", said, re.M).start() for name in order]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in said  # where commands without a panel would be
+    said = CliRunner().invoke(app, ["train", "--help"], env=wide).output
+    order = [
+        "Method and model",
+        "--method",
+        "How long",
+        "--minutes",
+        "Compare",
+        "--seeds",
+        "Settings",
+        "--set",
+    ]
+    places = [re.search(rf"─ {name} ─|^│ {name} ", said, re.M).start() for name in order]
+    assert places == sorted(places)
+
+
+def asked_by_bash(**environment):
+    """What the command prints for a shell that completes; nothing heavy is loaded for it."""
+    code = (
+        "import sys; sys.argv[0] = 'sla'\n"
+        "import sla.cli\n"
+        "try: sla.cli.main([])\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    own = {"env": os.environ | environment, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", code], **own)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def completed(words):
+    """What is offered for the last of these words."""
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    return asked_by_bash(_SLA_COMPLETE="complete_bash", **asked).split()
+
+
+def test_a_shell_completes_commands_options_and_names():
+    assert completed("sla tr") == ["train"]
+    assert completed("sla train --mi") == ["--mix", "--minutes"]
+    assert completed("sla train --method sla+") == ["sla+sd", "sla+ema", "sla+memory"]
+    script = asked_by_bash(_SLA_COMPLETE="source_bash")
+    assert "complete -o default -F _sla_completion sla" in script  # files where nothing else fits
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
 
 
 @pytest.mark.parametrize(

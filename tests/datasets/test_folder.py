@@ -12,7 +12,7 @@ from refusals import fails, refused
 from sla.datasets import index as index_module
 from sla.datasets import scan as scan_module
 from sla.datasets.folder import choose_size, load_folder, read_csv, scan_folder
-from sla.datasets.scan import index_file, open_index
+from sla.datasets.scan import images_in, index_file, open_index
 from sla.errors import SLAWarning
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
@@ -60,13 +60,17 @@ def test_class_folders(tmp_path):
     (tmp_path / "dog" / "notes.txt").write_text("hello")
     (tmp_path / "dog" / ".hidden.png").write_text("hello")
     (tmp_path / ".git").mkdir()
+    make(tmp_path, "__MACOSX/dog/._a.png", "__MACOSX/dog/b.png", "cat/@eaDir/c.png")
+    (tmp_path / "dog" / "Thumbs.db").write_text("hello")
+    (tmp_path / "desktop.ini").write_text("hello")
     (tmp_path / "readme.md").write_text("hello")
     found = scan_folder(tmp_path)
     assert found.classes == ("10", "9", "cat", "dog")
     names = [found.paths.relative(i) for i in range(len(found.paths))]
     assert " ".join(names) == "10/a.bmp 9/a.ppm cat/a.JPG cat/deep/er/x.png dog/Z.gif dog/a.webp dog/b.png"
     assert [found.classes[t] for t in found.targets] == [name.split("/")[0] for name in names]
-    assert found.ignored == 4
+    assert found.ignored == 8
+    assert [str(path.relative_to(tmp_path)) for path in images_in(tmp_path)] == sorted(names)
     splits = load_folder(tmp_path)
     assert splits.name == tmp_path.name
     assert splits.val is splits.test is None

@@ -212,7 +212,7 @@ def test_a_damaged_mat_file_is_one_line_even_where_scipy_crashes(tmp_path, place
 
 def test_a_mat_file_without_scipy(tmp_path, monkeypatch):
     monkeypatch.setattr("sla.datasets.formats.mat.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"a\.mat: reading a MATLAB file .*sla-torch\[mat\]"):
+    with pytest.raises(MissingExtraError, match=r"a\.mat: reading a MATLAB file .*install .*\[mat\]"):
         read_mat(tmp_path / "a.mat")
 
 

@@ -35,7 +35,8 @@ CORE = (
     "classifier",
 )
 MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, beside itself and errors
-    "errors": set(),
+    "errors": {"extras"},
+    "extras": set(),
     "allocator": set(),
     "progress": set(),
     "stats": set(),
@@ -60,7 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
 }
 MAY_IMPORT["accelerate"] = {"core", "export"}
 MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file", "plugins"}
-MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "accelerate", "export", "factory", "plugins", "stats"}
+MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "accelerate", "export", "extras", "factory", "plugins"}
+MAY_IMPORT["tasks"] |= {"stats"}
 MAY_IMPORT["session"] = {"core", "datasets", "disk", "images", "plugins", "progress", "runs", "tasks"}
 MAY_IMPORT["compare"] = {"core", "datasets", "disk", "images", "progress", "runs", "stats", "tasks"}
 MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}

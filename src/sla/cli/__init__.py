@@ -34,25 +34,25 @@ app = typer.Typer(
     name="sla",
     help="Self-supervised label augmentation: more accuracy from the labels you already have.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="data")
-app.add_typer(reproduce.app, name="reproduce")
-app.add_typer(augment.app, name="augment")
-app.command()(train.train)
-app.command()(pretrain.pretrain)
-app.command()(distill.distill)
-app.command()(grow.grow)
-app.command(cls=WithOldNames)(evaluate.evaluate)
-app.command(cls=WithOldNames)(predict.predict)
-app.command(cls=WithOldNames)(report.report)
-app.command(cls=WithOldNames)(compare.compare)
-app.command()(views.views)
-app.command(cls=WithOldNames)(export.export)
-app.command()(serve.serve)
-app.command()(demo.demo)
-app.add_typer(fewshot.app, name="fewshot")
+TRAIN, USE, JUDGE, IMAGES, RESEARCH = "Train", "Use a run", "Judge a run", "Images", "Try and reproduce"
+app.command(rich_help_panel=TRAIN)(train.train)
+app.command(rich_help_panel=TRAIN)(pretrain.pretrain)
+app.command(rich_help_panel=TRAIN)(distill.distill)
+app.command(rich_help_panel=TRAIN)(grow.grow)
+app.command(cls=WithOldNames, rich_help_panel=USE)(predict.predict)
+app.command(rich_help_panel=USE)(serve.serve)
+app.command(cls=WithOldNames, rich_help_panel=USE)(export.export)
+app.command(cls=WithOldNames, rich_help_panel=JUDGE)(evaluate.evaluate)
+app.command(cls=WithOldNames, rich_help_panel=JUDGE)(report.report)
+app.command(cls=WithOldNames, rich_help_panel=JUDGE)(compare.compare)
+app.add_typer(data.app, name="data", rich_help_panel=IMAGES)
+app.command(rich_help_panel=IMAGES)(views.views)
+app.add_typer(augment.app, name="augment", rich_help_panel=IMAGES)
+app.command(rich_help_panel=RESEARCH)(demo.demo)
+app.add_typer(fewshot.app, name="fewshot", rich_help_panel=RESEARCH)
+app.add_typer(reproduce.app, name="reproduce", rich_help_panel=RESEARCH)
 
 
 def _show_version(wanted: bool) -> None:

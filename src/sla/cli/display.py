@@ -1,5 +1,6 @@
 """What commands show while they work: a live line on a terminal, plain lines elsewhere."""
 
+import math
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from rich.text import Text
 from sla.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
+PATIENCE = 2.0  # seconds after which a pass is worth a line there
 
 
 class LastingConsole(Console):
@@ -48,6 +50,7 @@ class TrainingDisplay(Progress):
         self.newest = Text()
         self.screen = Live(Group(self.bars, self.newest), console=self.console, refresh_per_second=4)
         self.tasks: dict[str, TaskID] = {}
+        self.passes: dict[str, float] = {}  # when each began, where there is no terminal
         self.start: tuple[float, int] | None = None
         self.numbers: dict[str, float] = {}
 
@@ -65,8 +68,15 @@ class TrainingDisplay(Progress):
         self.console.print(f"  {text}", markup=False)
 
     def advance(self, what: str, done: int, total: int | None) -> None:
-        """A bar for each pass, on a terminal."""
+        """A bar for each pass, on a terminal; elsewhere a line for each that takes its time."""
         self._bar(what, done, total, "")
+        now = time.monotonic()
+        begun = self.passes.setdefault(what, now)
+        if total is not None and done >= total and begun != math.inf:
+            del self.passes[what]
+        elif self.leads and not self.live and now - begun > PATIENCE:
+            self.passes[what] = math.inf  # it is said once
+            self.message(f"{what} ...")
 
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
         """How far the training is, and its newest numbers."""

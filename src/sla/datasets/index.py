@@ -15,7 +15,7 @@ from sla.disk import replacing
 from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.paths import Paths
 
-VERSION = 1
+VERSION = 2
 SETTLED_NS = 3_000_000_000  # more than the coarsest clock of a file system
 
 
@@ -27,7 +27,7 @@ class Index:
     targets: np.ndarray  # int64 (n,)
     splits: np.ndarray  # uint8 (n,): places in SPLIT_NAMES
     classes: tuple[str, ...]
-    ignored: int  # files skipped: hidden, dangling links, or without an image's extension
+    ignored: int  # files skipped: hidden, a system's, dangling links, or without an image's extension
     sources: Paths  # the folders that were read, or the CSV
     stamps: np.ndarray  # int64 (sources, 2): modification time and size of each
 

@@ -20,6 +20,7 @@ EXTENSIONS |= {"ppm", "pgm", "pbm", "pnm"}
 SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # by their usual names
 PATH_COLUMNS = ("path", "file", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
+SYSTEM = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "desktop.ini"}
 
 RECENT = 4  # indices held in memory: a command opens the same folder several times
 _recent: dict[tuple[Path, str], Index] = {}
@@ -48,11 +49,25 @@ def open_index(path: str | Path, least_classes: int = 2) -> Index:
     return index
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is not the user's: hidden, or made by a file manager or an archiver."""
+    return name.startswith(".") or name.lower() in SYSTEM
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Every image file in and below a folder, in order, without what `is_hidden`."""
+    found = (path for path in sorted(folder.rglob("*")) if path.suffix[1:].lower() in EXTENSIONS)
+    return [
+        path for path in found if path.is_file() and not any(map(is_hidden, path.relative_to(folder).parts))
+    ]
+
+
 def scan_folder(path: str | Path) -> Index:
     """Read `path/<class>/**/*.jpg`, or the same below `path/train`, `val` and `test`.
 
-    Classes are sorted by name, files by folder and name. Links are followed, each folder once per class. No
-    file is opened: a corrupt one is found when it is decoded.
+    Classes are sorted by name, files by folder and name. Links are followed, each folder once per class.
+    Hidden files and folders, and those of file managers and archivers (`__MACOSX`), are ignored. No file is
+    opened: a corrupt one is found when it is decoded.
     """
     if not os.path.isdir(path):
         raise InputError(f"{shown(path)}: {'not a folder' if os.path.exists(path) else 'no such folder'}")
@@ -135,7 +150,7 @@ class _Scan:
             with os.scandir(path) as entries:
                 for entry in entries:
                     name = entry.name
-                    if name.startswith("."):
+                    if is_hidden(name):
                         others += 1
                     elif entry.is_dir():
                         folders.append(name)

@@ -8,6 +8,7 @@ from torch import Tensor
 from sla.errors import shown
 from sla.report.confusion import ClassAccuracy, class_accuracies
 from sla.stats import Interval, share
+from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import is_features
 from sla.tasks.classifier.run import Run
@@ -63,6 +64,20 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: b
         right = f"right on {trusted.right:,} of {trusted.images:,}"
         said.append(f"When at least {100 * TRUSTED:.0f}% confident it is {right}.")
     return [*said, f"Next: {_next(run, worst)}."]
+
+
+def describe_unjudged(run: Run) -> list[str]:
+    """The sentences about a run of which no picture was held out: what cross-validation found, if it did."""
+    found = run.result.get("cross_validation", {})
+    said = "Nothing was held out: no picture says how good it is."
+    if "right" in found:
+        turns = f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn"
+        of_quick = (
+            "" if is_features(run.config) or run.checkpoint == FEATURES else "The quick model is right on "
+        )
+        accuracy = _range(share(found["right"], found["images"]))
+        said = f"{of_quick or 'Right on '}{turns}: {accuracy}."
+    return [said, f"Next: {_next(run, None)}."]
 
 
 def _range(found: Interval) -> str:

@@ -16,7 +16,7 @@ from sla.report.calibration import calibrations, most_confident_mistakes
 from sla.report.charts import Series, Strip
 from sla.report.class_frequency import frequencies
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
-from sla.report.ending import by_confidence, describe_end
+from sla.report.ending import by_confidence, describe_end, describe_unjudged
 from sla.report.formatting import ends, section
 from sla.report.labels import label_cards
 from sla.report.page import render, write
@@ -65,10 +65,10 @@ def write_run_page(
 
 
 def end_of(run: Run, progress: Progress = QUIET) -> list[str]:
-    """The plain sentences about a finished run, on its test images, else its held-out ones; [] of neither."""
+    """The plain sentences about a finished run, on its test images, else its held-out ones."""
     found = run.find_images(progress=progress)
     if found is None or not len(found.dataset):
-        return []
+        return describe_unjudged(run)
     outputs = run.outputs(same_classes(found.dataset, run.classes), progress=progress)
     return describe_end(run, outputs, [shown(name) for name in run.classes], found.split == VAL)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sla.disk import replacing
 from sla.errors import InputError, shown
-from sla.model_file import read_model_file, write_model_file
+from sla.model_file import read_description, read_model_file, write_model_file
 
 WEIGHTS, STATE, CHECKSUMS = "weights.safetensors", "state.safetensors", "checksums.json"
 
@@ -31,11 +31,19 @@ WEIGHTS, STATE, CHECKSUMS = "weights.safetensors", "state.safetensors", "checksu
 class Position:
     """How far a run is, apart from its tensors."""
 
-    step: int = 0  # steps done
+    step: int = 0  # steps done, those that were skipped too
     images: int = 0  # to train on
     seconds: float = 0.0  # of training, over all sittings
     best_step: int = -1
     best_accuracy: float = -1.0
+    skipped: int = 0  # steps that there was no time for
+    pace: str = ""  # when they were skipped: runs/deadline.py
+    clock: float = 0.0  # seconds of the run's minutes that were used
+
+    @property
+    def taken(self) -> int:
+        """Steps done that were not skipped."""
+        return self.step - self.skipped
 
 
 def save_checkpoint(
@@ -87,12 +95,21 @@ def find_checkpoint(folder: Path, name: str) -> Path | None:
 
 def read_state(checkpoint: Path) -> tuple[Position, dict[str, Tensor]]:
     """The position and the tensors that `save_checkpoint` got."""
-    path = checkpoint / STATE
-    described, tensors = read_model_file(path, "the state of a run", "position")
+    described, tensors = read_model_file(checkpoint / STATE, "the state of a run", "position")
+    return _position(described, checkpoint), tensors
+
+
+def read_position(checkpoint: Path) -> Position:
+    """The position alone."""
+    described = read_description(checkpoint / STATE, "the state of a run", "position")
+    return _position(described, checkpoint)
+
+
+def _position(described: dict[str, Any], checkpoint: Path) -> Position:
     try:
-        return Position(**described), tensors
+        return Position(**described)
     except TypeError:
-        raise InputError(f"{path}: not the state of a run") from None
+        raise InputError(f"{checkpoint / STATE}: not the state of a run") from None
 
 
 def check_file(path: Path, advice: str = "") -> None:

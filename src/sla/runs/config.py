@@ -143,7 +143,7 @@ class TrainingConfig(Part):
 
 
 Tree = TypeVar("Tree", bound=Part)
-BUDGETS = ("run.iterations", "run.epochs", "run.minutes")
+BUDGETS = ("run.iterations", "run.epochs", "run.flop", "run.minutes")
 OTHER_NAMES = {  # what some keys are called elsewhere
     "lr": "optimizer.learning_rate",
     "wd": "optimizer.weight_decay",
@@ -231,8 +231,9 @@ def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]
     named = [key for key in budgets if assignments.get(key) is not None]
     if len(named) > 1:
         raise InputError(f"the length is given more than once: {' or '.join(named)}")
-    if named:  # a budget given now replaces that of a file
-        assignments = dict.fromkeys(budgets) | assignments
+    if named:  # a budget given now replaces that of a file, and what was recorded of it
+        replaced = (*budgets, *({"run.pace"} & set(keys(kind))))
+        assignments = dict.fromkeys(replaced) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys(kind):
             raise InputError(f"unknown key {dotted!r}{_suggest(dotted, keys(kind))}")

@@ -59,6 +59,13 @@ class Group:
             value = box[0]
         return value  # type: ignore[return-value]
 
+    def share_number(self, value: int) -> int:
+        """The same for a whole number, quickly: once per step is often enough for nothing else."""
+        if self.world_size == 1:
+            return value
+        given = torch.tensor(value if self.leads else 0, dtype=torch.int64, device=self._device())
+        return int(self.sum(given).item())
+
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether any process says so."""
         if self.world_size == 1:

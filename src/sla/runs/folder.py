@@ -13,6 +13,7 @@ from sla.runs.checkpoint import WEIGHTS, check_file, file_checksum, find_checkpo
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
 
 CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
+PACE = "pace.csv"  # where the schedule stood during a run with a deadline
 MAIN_STAGE = "train"
 # Fitted ones are from 1/20 to 20.
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
@@ -32,7 +33,7 @@ def default_folder(source: str, ending: str = "") -> Path:
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
-    unfinished = {".lock", CONFIG, IMAGES, "metrics.csv", "tensorboard"}
+    unfinished = {".lock", CONFIG, IMAGES, "metrics.csv", PACE, "tensorboard"}
     entries = list(folder.iterdir()) if folder.is_dir() else []
     names = {one.name for one in entries if not (one.is_dir() and not any(one.iterdir()))}  # or a stage's
     taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
@@ -51,19 +52,21 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
     stack.callback(_remove_if_unused, folder)
-    for checkpoints in _checkpoint_folders(folder):
+    for checkpoints in checkpoint_folders(folder):
         remove_unfinished(checkpoints)
     remove_temporaries(folder)
     if not resume:
-        (folder / "metrics.csv").unlink(missing_ok=True)
+        for name in ("metrics.csv", PACE):
+            (folder / name).unlink(missing_ok=True)
 
 
 def has_begun(folder: Path) -> bool:
     """Whether a stage of the run has a checkpoint to resume from."""
-    return any(find_checkpoint(part, "last") is not None for part in _checkpoint_folders(folder))
+    return any(find_checkpoint(part, "last") is not None for part in checkpoint_folders(folder))
 
 
-def _checkpoint_folders(folder: Path) -> list[Path]:
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Where the stages of a run keep their checkpoints."""
     return [folder / "checkpoint", *folder.glob("*/checkpoint")]
 
 

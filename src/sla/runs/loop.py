@@ -1,10 +1,10 @@
 """The training loop, top to bottom; what a step learns is up to the task."""
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,10 @@ from sla.runs.checkpoint import (
     save_checkpoint,
 )
 from sla.runs.config import TrainingConfig
+from sla.runs.deadline import Pace, parse_record
 from sla.runs.distributed import Group
 from sla.runs.ema import Average
+from sla.runs.marks import landing, passed, spaced
 from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
 from sla.runs.preprocessing import build_pipelines
@@ -88,6 +90,8 @@ class Loop(ABC):
         self.average = Average(self.model, ema) if ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.position, self.meter = Position(images=len(train)), Meter()
+        self.pace = Pace(self.steps)  # of a run with a deadline it is another one
+        self.progress = QUIET
         measured = [f"val_{inference}" for inference in inferences]
         columns = ["epoch", "learning_rate", "loss", *losses, "train", *measured]
         self.metrics = MetricsFile(folder / "metrics.csv", columns)
@@ -120,20 +124,26 @@ class Loop(ABC):
             return self._fit(stop, progress, board)
 
     def _fit(self, stop: Stop, progress: Progress, board: Any) -> bool:
-        run, optimizer = self.config.run, self.config.optimizer
+        run, optimizer, position = self.config.run, self.config.optimizer, self.position
+        self.progress = progress
         evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
         snapshot_at = spaced(self.steps, run.snapshots)
         row_every = max(self.steps // ROWS, 1)
         rows_at = evaluate_at.union(range(row_every, self.steps + 1, row_every))
         if self.group.leads:
-            self.metrics.start(self.position.step, rows_at)
+            self.metrics.start(position.step, landing(rows_at, parse_record(position.pace)))
+        self.pace.start(position, self.folder if self.group.leads else None)
+        if position.step >= self.steps:
+            return True
         started = saved = time.monotonic()
-        seconds_before, frozen = self.position.seconds, None
-        if not self.position.step and wants_data(self.model):
+        seconds_before, frozen = position.seconds, None
+        if not position.step and wants_data(self.model):
             self._init_from_data()
-        follow_step(self.model, self.position.step, self.steps)
-        for batch in self.batches(self.on_device(self.train), self.position.step):
-            step = batch.step
+        follow_step(self.model, position.step, self.steps)
+        for batch in self.batches(self.on_device(self.train), position.taken):
+            step = position.step
+            # A batch is numbered by the steps that were taken before, a step by the schedule.
+            batch = replace(batch, step=step)
             if frozen != (step < optimizer.frozen * self.steps):
                 frozen = step < optimizer.frozen * self.steps
                 self.prepare(frozen)
@@ -144,15 +154,21 @@ class Loop(ABC):
             torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
             self.learn(batch)
             if self.average is not None:
-                self.average.update(self.model, step)
+                self.average.update(self.model, position.taken)
 
-            done, now = step + 1, time.monotonic()
-            self.position.step, self.position.seconds = done, seconds_before + now - started
+            now = time.monotonic()
+            position.step, position.seconds = step + 1, seconds_before + now - started
+            if self.pace.follow(position, sum(mark > step for mark in evaluate_at), self.group):
+                follow_step(self.model, position.step, self.steps)
+            done = position.step
+            evaluates, reached = passed(evaluate_at, step, done), passed(rows_at, step, done)
             row: dict[str, float] = {}
-            if done in rows_at:
+            if reached:
                 row = self._close_row(done, batch.draws.batch_size, factor)
-                if done in evaluate_at:
+                self.pace.note(position)
+                if evaluates:
                     row |= self._evaluate(done)
+                    self.pace.end_evaluation(position)
                 if self.group.leads:
                     self.metrics.add(done, row)
                 if board is not None:
@@ -160,16 +176,17 @@ class Loop(ABC):
                         board.add_scalar(name, value, done)
             progress.step(done, self.steps, row)
             # Before the checkpoint: a resumed run does not return to this step.
-            if done in snapshot_at and self.group.leads:
+            if passed(snapshot_at, step, done) and self.group.leads:
                 self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
-            due = (
-                done % run.checkpoint_every == 0 if run.checkpoint_every else now - saved > CHECKPOINT_SECONDS
-            )
+            every = run.checkpoint_every
+            due = done // every > step // every if every else now - saved > CHECKPOINT_SECONDS
             stopping, due = self.group.any(stop.requested, due)
-            if due or stopping or done in evaluate_at:
+            if due or stopping or evaluates:
                 self._checkpoint("last")
                 saved = time.monotonic()
-            if stopping and done < self.steps:
+            if done >= self.steps:
+                break
+            if stopping:
                 return False
         return True
 
@@ -260,7 +277,7 @@ class Loop(ABC):
     def _close_row(self, done: int, batch_size: int, factor: float) -> dict[str, float]:
         self._refuse_nan(done - 1)
         rate = (self.config.optimizer.learning_rate or 0.0) * factor
-        epoch = done * batch_size / len(self.train)
+        epoch = self.position.taken * batch_size / len(self.train)
         return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
 
     def _evaluate(self, done: int) -> dict[str, float]:
@@ -283,6 +300,8 @@ class Loop(ABC):
             raise SLAError(
                 f"weights are NaN or infinite at step {self.position.step}: nothing was overwritten"
             )
+        if self.pace.deadline is not None:
+            self.position.clock = self.pace.deadline.elapsed
         tensors = {}
         if kind == "last":
             tensors = optimizer_tensors(self.optimizer) | {f"sum.{n}": v for n, v in self.meter.sums.items()}
@@ -328,8 +347,3 @@ def is_new(folder: Path) -> bool:
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
-
-
-def spaced(steps: int, count: int) -> set[int]:
-    """`count` evenly spaced numbers of steps done, the last of them all."""
-    return {math.ceil(steps * (i + 1) / count) for i in range(count)}

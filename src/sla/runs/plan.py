@@ -5,6 +5,7 @@ from typing import Generic, TypeVar
 
 from sla.images.store import Dataset
 from sla.runs.config import TrainingConfig
+from sla.runs.deadline import Deadline
 
 C_co = TypeVar("C_co", bound=TrainingConfig, covariant=True)
 
@@ -15,6 +16,7 @@ class Plan(Generic[C_co]):
 
     `pool` has the images that training images, and with `holds_out` the held-out ones too, were taken from.
     `unlabelled` are more images to train on, without labels.
+    `deadline` is that of a run that was given minutes, `given` the configuration before anything was chosen.
     """
 
     config: C_co
@@ -25,3 +27,5 @@ class Plan(Generic[C_co]):
     pool: Dataset | None = None
     holds_out: bool = False
     unlabelled: Dataset | None = None
+    deadline: Deadline | None = None
+    given: C_co | None = None

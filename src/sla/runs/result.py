@@ -53,7 +53,7 @@ def describe_cost(loop: Loop, seen: int, inferences: Sequence[str], num_views: i
     forward = count_flops(backbone, (len(model.mean or ()), size, size))
     return {
         "seconds": round(loop.position.seconds, 2),
-        "iterations": loop.steps,
+        "iterations": loop.position.taken,
         "images_seen": seen,
         "training_flop": 3 * forward * seen,  # backward costs twice the forward pass
         "inference_flop": {name: forward * (num_views if name == "aggregated" else 1) for name in inferences},

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from sla.disk import check_space, replacing
 from sla.errors import SLAError
 from sla.progress import Progress
-from sla.runs.checkpoint import Position, find_checkpoint, step_of
+from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
 from sla.runs.folder import CONFIG, MAIN_STAGE, stage_folder
 from sla.runs.signals import Stop, StoppedError
+
+Tree = TypeVar("Tree", bound=TrainingConfig)
 
 
 class Work(Protocol):
@@ -42,11 +44,13 @@ class Stage:
         name: of the folder below the run's that has its checkpoints; `train` uses the run's own.
         steps: after which it is finished.
         build: makes what is done, in the folder given.
+        finish: the run's configuration with what has to be known to repeat the stage, from its last position.
     """
 
     name: str
     steps: int
     build: Callable[[Path], Work]
+    finish: Callable[[Any, Position], Any] = lambda config, position: config
 
     def is_finished(self, folder: Path) -> bool:
         """Whether its last checkpoint, in this run's folder, is that of its last step."""
@@ -72,6 +76,7 @@ def run_stages(
     assert MAIN_STAGE in [stage.name for stage in stages]
     for stage, following in zip(stages, [*stages[1:], None], strict=True):
         if following is not None and group.share(stage.is_finished(folder)):
+            config = _finish(stage, config, folder, group)
             continue
         of_stage = "" if stage.name == MAIN_STAGE else f" of stage {stage.name}"
         own = stage_folder(folder, stage.name)
@@ -79,8 +84,7 @@ def run_stages(
         if group.leads:
             own.mkdir(exist_ok=True)
             check_space(own, work.bytes_needed(), "keeping checkpoints")
-            with replacing(folder / CONFIG) as file:
-                file.write(write_config(config).encode())
+            _write(config, folder)
         if resume:
             work.resume()
         if work.position.step:
@@ -88,9 +92,26 @@ def run_stages(
         if not work.fit(stop, progress):
             done = f"step {work.position.step:,} of {work.steps:,}{of_stage}"
             raise StoppedError(f"stopped after {done}; to continue: {command}")
+        config = _finish(stage, config, folder, group)
         if following is not None and group.any(stop.requested)[0]:
             raise StoppedError(f"stopped after stage {stage.name}; to continue: {command}")
     return work
+
+
+def _finish(stage: Stage, config: Tree, folder: Path, group: Group) -> Tree:
+    """The configuration with what a finished stage adds to it, written where that is new."""
+    found = find_checkpoint(stage_folder(folder, stage.name) / "checkpoint", "last")
+    if not group.leads or found is None:
+        return config
+    finished: Tree = stage.finish(config, read_position(found))
+    if finished != config:
+        _write(finished, folder)
+    return finished
+
+
+def _write(config: TrainingConfig, folder: Path) -> None:
+    with replacing(folder / CONFIG) as file:
+        file.write(write_config(config).encode())
 
 
 @contextmanager

@@ -318,6 +318,14 @@ def test_iterations_of_both_stages_fit_into_the_minutes(monkeypatch, messages):
     monkeypatch.setattr("sla.tasks.classifier.prepare.measure_seconds", lambda *_: 0.5)
     tree = {"data": {"source": "digits"}, "method": {"name": "sla"}, "stages": "train, distil"}
     tree |= {"run": {"minutes": 2, "compile": False}, "distil": {"share": 3 / 7}}  # of 7/12 of the cost
-    plan = prepare(make_plan(make_config(tree)), Group(), messages, starts=False)
-    assert plan.config.run.iterations == 192  # 240 steps fit; 1 + 3/7 * 7/12 = 1.25
-    assert "192 iterations and 82 of the student fit into 2 minutes" in messages.lines
+    monkeypatch.setattr("sla.runs.deadline.clock", lambda: 0.0)
+    monkeypatch.setattr("sla.runs.deadline.PAGE_SECONDS", 0.0)
+    plan = make_plan(make_config(tree))
+    tested = 1.25 * (2 * (len(plan.val) + len(plan.test)) + len(plan.val))
+    passes = 4 * (tested + 20 * len(plan.val))  # beside those of steps
+    besides = passes / (3 * 4 * plan.config.run.batch_size)
+    plan = prepare(plan, Group(), messages, starts=False)
+    steps = int((240 - besides) / 1.25)  # 240 steps fit; 1 + 3/7 * 7/12 = 1.25
+    assert plan.config.run.iterations == 2 * steps
+    told = f"about {steps} iterations and {round(steps * 3 / 7)} of the student fit into 2 minutes; "
+    assert any(line.startswith(told) for line in messages.lines)

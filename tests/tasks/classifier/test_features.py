@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,14 +15,15 @@ from PIL import Image
 import sla
 from commands import sla as command
 from sla.datasets.load import load
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.methods import Features
 from sla.progress import Progress
-from sla.report.ending import by_confidence
+from sla.report.ending import by_confidence, describe_unjudged
 from sla.runs.checkpoint import WEIGHTS
 from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
+from sla.session import preview
 from sla.stats import mcnemar, paired_shares
 from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.features import After, find_quick
@@ -265,6 +267,38 @@ def test_a_minute_of_photographs(photographs, tmp_path):
     assert "Right on 2 of 2 held-out pictures, which also chose the model: 100% (34 to 100)." in told
     assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
     assert "accuracy %" not in told
+
+
+def test_how_long_the_quick_model_takes_is_said_where_there_are_many_pictures(
+    finished_run, monkeypatch, messages
+):
+    monkeypatch.setattr("sla.tasks.classifier.prepare.features_seconds", lambda plan: 240.0)
+    tree = {"data": {"source": "digits", "workers": 0}, "method": {"name": "features"}}
+    tree |= {"model": {"backbone": "convnet4", "options": {"width": 8}, "weights": str(finished_run.folder)}}
+    preview(make_config(tree), progress=messages)
+    assert "about 4 minutes for the features of 1,293 pictures" in messages.lines
+    with pytest.warns(SLAWarning, match="the quick model takes longer than 1 minutes: data.per_class=N uses"):
+        preview(make_config({**tree, "run": {"minutes": 1}}))
+    few = {**tree, "data": {**tree["data"], "per_class": 20}, "run": {"minutes": 1}}
+    preview(make_config(few))  # nothing is timed, nothing is warned of
+
+
+def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished_run):
+    def end(opened, config, checkpoint, **result):
+        made = {"folder": opened.folder, "config": config, "checkpoint": checkpoint, "result": result}
+        return describe_unjudged(SimpleNamespace(**made))
+
+    found = {"right": 350, "images": 400}
+    quick = end(quick_run, quick_run.config, "last", cross_validation=found)
+    assert quick[0] == "Right on 350 of 400 training pictures, each left out in turn: 88% (84 to 90)."
+    assert quick[1].startswith(
+        f"Next: sla predict {quick_run.folder} PICTURES --min-confidence 0.9; training may"
+    )
+    trained = end(finished_run, finished_run.config, "last", cross_validation=found)
+    assert trained[0].startswith("The quick model is right on 350 of 400 training pictures")
+    plain = end(finished_run, finished_run.config, "last")
+    assert plain[0] == "Nothing was held out: no picture says how good it is."
+    assert plain[1] == f"Next: sla predict {finished_run.folder} PICTURES --min-confidence 0.9."
 
 
 def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):

@@ -61,7 +61,16 @@ def test_the_marginal_over_classes_is_the_sum_of_joint_probabilities():
 
 @pytest.mark.parametrize(
     ("hits", "images", "verdict"),
-    [(250, 1000, CANNOT), (310, 1000, CANNOT), (400, 1000, HARD), (700, 1000, CAN), (5, 12, UNKNOWN)],
+    [
+        (250, 1000, CANNOT),
+        (310, 1000, CANNOT),
+        (400, 1000, HARD),
+        (700, 1000, CAN),
+        (5, 12, UNKNOWN),
+        (12, 12, UNKNOWN),
+        (0, 12, UNKNOWN),
+        (40, 40, CAN),
+    ],
 )
 def test_verdicts_go_by_the_way_from_guessing_to_never_wrong(hits, images, verdict):
     wrong = (images - hits) // 3

@@ -13,6 +13,7 @@ from sla.runs.plan import Plan
 from sla.runs.signals import Stop
 from sla.stats import share
 from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.distil import step_flop
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import measure_seconds
 from sla.tasks.classifier.trainer import Trainer
@@ -23,10 +24,8 @@ from sla.views import parse_views
 TRIED = ("rot4", "rot2", "rgb3", "rot4*rgb3")  # fewer views first among equals
 
 
-def choose_views(
-    plan: Plan[ClassifierConfig], group: Group, progress: Progress
-) -> tuple[Plan[ClassifierConfig], float]:
-    """The plan with the set of views that did best on held-out images, and the seconds that took.
+def choose_views(plan: Plan[ClassifierConfig], group: Group, progress: Progress) -> Plan[ClassifierConfig]:
+    """The plan with the set of views that did best on held-out images.
 
     First a small network finds which views are recognisable at all. Each of the k sets that are left is then
     trained by the run's own method for views_share / k of a run, and judged by its headline inference.
@@ -47,7 +46,7 @@ def choose_views(
         progress.message(
             "none of these views is recognisable here, so SLA cannot help: the baseline is trained"
         )
-        return with_views(plan, "none", "baseline"), time.monotonic() - started
+        return with_views(plan, "none", "baseline")
     scores = {left[0]: 0.0} if len(left) == 1 else _try_all(plan, left, group, progress)
     chosen = max(left, key=lambda text: (scores[text], -len(parse_views(text))))
     seconds = time.monotonic() - started
@@ -55,7 +54,7 @@ def choose_views(
         progress.message(f"views {chosen}: the only recognisable set; found in {seconds:.0f} seconds")
     else:
         progress.message(_verdict(scores, chosen, len(plan.val), seconds))
-    return with_views(plan, chosen), seconds
+    return with_views(plan, chosen)
 
 
 def _try_all(
@@ -69,7 +68,9 @@ def _try(plan: Plan[ClassifierConfig], part: float, group: Group, progress: Prog
     """Accuracy on the held-out images, in percent, after this part of a run."""
     run, text = plan.config.run, plan.config.method.views
     steps: float | None = run.iterations
-    if steps is None:
+    if steps is None and run.flop is not None:
+        steps = run.flop / step_flop(plan)
+    elif steps is None:
         seconds = group.share(measure_seconds(plan) if group.leads else None) / group.world_size
         steps = 60 * (run.minutes or 0) / seconds
     short: dict[str, Any] = {"iterations": max(round(part * steps), 1), "evaluations": 1}

@@ -133,8 +133,14 @@ class RunConfig(LoopConfig):
         None, ge=1, description="unlabelled images per step, over all processes; default: as many as labelled"
     )
     epochs: float | None = Field(None, gt=0, description="passes over the training images")
+    flop: float | None = Field(
+        None, gt=0, description="of training, without the quick model; converted to iterations at the start"
+    )
     minutes: float | None = Field(
-        None, gt=0, description="training time; converted to iterations at the start"
+        None, gt=0, description="deadline of the whole run; steps that it leaves no time for are skipped"
+    )
+    pace: dict[str, str] | None = Field(
+        None, description="which steps were skipped, by stage, with minutes; filled in automatically"
     )
     precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="float32, or mixed with bfloat16 or float16"

@@ -24,13 +24,15 @@ from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import find_checkpoint, read_state
 from sla.runs.config import set_keys, task_name, validate
+from sla.runs.deadline import parse_record
+from sla.runs.defaults import override
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, find_known_weights, read_result, read_run_config
+from sla.runs.folder import CONFIG, MAIN_STAGE, find_known_weights, read_result, read_run_config
 from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
-from sla.tasks.classifier.build import draw_views, plan_method
+from sla.tasks.classifier.build import build_model, draw_views, plan_method
 from sla.tasks.classifier.config import (
     DISTIL,
     DISTILLED,
@@ -64,7 +66,8 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
     steps = student_steps(config, fresh)
     rate = part.learning_rate or optimizer.learning_rate * (1.0 if fresh else RATE)
     model: dict[str, Any] = {"weights": "none"} | ({"backbone": backbone, "options": {}} if fresh else {})
-    length = {"iterations": steps, "epochs": None, "minutes": None, "snapshots": 0, "compile_reason": None}
+    length = {"iterations": steps, "epochs": None, "flop": None, "minutes": None, "snapshots": 0}
+    length |= {"compile_reason": None}
     foreign = OPTION_FIELDS.keys() - method_options(METHODS[DISTILLED].make).keys()
     method = {name: type(config.method).model_fields[name].default for name in foreign}
     learns = bool(plan_method(config).unlabelled_parts)  # else its images without labels were left out
@@ -99,9 +102,19 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
     where = f"{folder}/{CONFIG}"
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
     teacher = validate(ClassifierConfig, set_keys(ClassifierConfig, tree, of_both), where)
-    student = student_config(teacher, folder, backbone)
+    student = student_config(_as_trained(teacher), folder, backbone)
     own = {key: value for key, value in given.items() if key not in of_both}
     return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
+
+
+def _as_trained(config: ClassifierConfig) -> ClassifierConfig:
+    """The configuration of a finished run, with as many iterations as it took; none is skipped again."""
+    record = parse_record((config.run.pace or {}).get(MAIN_STAGE, ""))
+    if not record:
+        return config if config.run.pace is None else override(config, "run", pace=None)
+    taken, step = list(record.items())[-1]
+    steps = (config.run.iterations or step) - (step - taken)
+    return override(config, "run", iterations=max(steps, 1), pace=None)
 
 
 def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
@@ -128,13 +141,23 @@ def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     last = find_checkpoint(folder / "checkpoint", "last")
     assert last is not None
     position, _ = read_state(last)
-    return forward_flop(config, model) * step_passes(config) * position.step, position.seconds
+    return forward_flop(config, model) * step_passes(config) * position.taken, position.seconds
 
 
 def forward_flop(config: ClassifierConfig, model: Classifier) -> int:
     """FLOP of one image through the backbone."""
     size = config.model.resolution or 1
     return count_flops(model.backbone, (len(config.model.mean or ()), size, size))
+
+
+def step_flop(plan: Plan[ClassifierConfig]) -> int:
+    """FLOP of one step of training, as a run's cost counts them."""
+    config, method = plan.config, plan_method(plan.config)
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
+    passes = 3 * (config.method.views_per_step or len(method.views))
+    passes += len(method.views) if method.averaged_teacher else 0  # which answers without a backward pass
+    return forward_flop(config, model) * passes * (config.run.batch_size or 1)
 
 
 def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
@@ -241,12 +264,13 @@ class Distiller(Trainer):
         """FLOP and seconds of the whole: the teacher's training, its answers, and the student's training."""
         part, method = self.config.distil, self.teacher.method
         num_views = len(method.views)
-        passes = self.steps * self.batch_size * (part.teacher_views or num_views)
+        taken = self.steps - self.position.skipped
+        passes = taken * self.batch_size * (part.teacher_views or num_views)
         passes = len(self.train) * num_views if part.cached else passes
         forward = forward_flop(self.config, self.teacher)
         teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
         answers = forward * passes
-        own = 3 * forward_flop(self.config, self.model) * self.steps * self.batch_size
+        own = 3 * forward_flop(self.config, self.model) * taken * self.batch_size
         return {
             "training_flop": teacher_flop + answers + own,
             "teacher_flop": teacher_flop,

@@ -16,6 +16,7 @@ from sla.errors import SLAError
 from sla.images.content import content_keys
 from sla.images.store import Dataset
 from sla.inference import check_inference
+from sla.progress import QUIET, Progress
 from sla.runs.distributed import Group
 from sla.runs.evaluation import iterate_eval
 from sla.runs.metrics import (
@@ -223,12 +224,19 @@ def check_finite(logits: Tensor, inference: str) -> Tensor:
 
 @torch.inference_mode()
 def accuracies(
-    model: Classifier, dataset: Dataset, pipeline: Pipeline, batch_size: int, workers: int, group: Group
+    model: Classifier,
+    dataset: Dataset,
+    pipeline: Pipeline,
+    batch_size: int,
+    workers: int,
+    group: Group,
+    progress: Progress = QUIET,
 ) -> dict[str, float]:
     """Accuracy in percent by kind of inference; every process takes its share of the images."""
     inferences = model.inferences
     right = torch.zeros(len(inferences), device=next(model.parameters()).device)
-    for batch in iterate_eval(model, dataset, batch_size, workers, group=group):
+    passing = {"progress": progress, "what": "evaluating held-out images", "group": group}
+    for batch in iterate_eval(model, dataset, batch_size, workers, **passing):  # type: ignore[arg-type]
         logits = model.logits_by_inference(pipeline(batch.images, batch.draws, batch.aspect))
         right += torch.stack(
             [(logits[inference].argmax(1) == batch.targets).sum() for inference in inferences]

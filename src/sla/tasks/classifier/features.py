@@ -237,7 +237,8 @@ class FeatureFit(Trainer):
         progress.message(describe_quick(self.found))
         if self.plan.val is not None:
             workers, alone = self.config.data.workers or 0, Group()
-            held = accuracies(self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, alone)
+            passing = (self.eval_pipeline, EVAL_BATCH, workers, alone, progress)
+            held = accuracies(self.model, self.plan.val, *passing)
             row["val_single"] = held["single"]
         keys = self.memory.keys[chosen.held].cpu().numpy().view(np.uint64)
         return row, Scores({"single": chosen.logits.float()}, keys)

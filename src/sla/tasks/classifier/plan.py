@@ -63,6 +63,7 @@ def make_plan(
     check_model(config)
     _warn_of_unused_options(config)
     check_unlabelled(config)
+    given = config
     reasons: list[str] = []
     config = _choose_precision(choose_device(config), reasons)
     config = with_origin(config if splits is not None else with_absolute_paths(config))
@@ -96,7 +97,7 @@ def make_plan(
     has_old = config.is_grown or bool(config.data.earlier) or config.method.name == DISTILLED
     method, found = choose_imbalance(config.method, train.counts(), train.classes, has_old)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
-    config = _choose_training(config, len(train), reasons)
+    config = choose_training(config, len(train), reasons)
     config = choose_strong(config)
     with_views = takes_views(config.method.name)
     if config.method.views == AUTO and not with_views:
@@ -109,11 +110,11 @@ def make_plan(
         reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
         reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
-        config = _choose_views_per_step(config, reasons)
+        config = choose_views_per_step(config, reasons)
         _check_views(config)
     _check(config, train)
     test = splits.test and same_classes(splits.test, train.classes)
-    plan = Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None)
+    plan = Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None, given=given)
     return add_unlabelled(plan, splits.unlabelled, progress)
 
 
@@ -121,7 +122,7 @@ def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = No
     """A plan whose views were open, with these, and with another method where one is named."""
     config = override(plan.config, "method", views=views, name=method or plan.config.method.name)
     reasons: list[str] = []
-    config = _choose_views_per_step(config, reasons)
+    config = choose_views_per_step(config, reasons)
     _check_views(config)
     return replace(plan, config=config, reasons=(*plan.reasons, *reasons))
 
@@ -192,7 +193,7 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
     return config.model_copy(update={"stages": (FEATURES, "train")})
 
 
-def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
+def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
     """Batch, optimiser, and how long."""
     tuned, quick = config.model.weights != "none", is_features(config)
     if quick:
@@ -209,7 +210,7 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
         weight_decay=defaults[1],
         backbone_factor=0.3 if tuned else 1.0,
     )
-    if config.run.iterations is None and config.run.epochs is None and config.run.minutes is None:
+    if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
         config = fill_missing(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
@@ -224,7 +225,8 @@ def _choose_training(config: ClassifierConfig, images: int, reasons: list[str]) 
     return fill_missing(config, "data", workers=min(available_cores(), 8))
 
 
-def _choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
+def choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
+    """How many views of each image a step has: all, or a few where weights are fine-tuned."""
     method = plan_method(config)
     num_views, few = len(method.views), method.finetuning_views
     if num_views == 1:  # the plain image alone, whatever views are named

@@ -58,6 +58,9 @@ class Evaluated(NamedTuple):
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
     plan, folder = trainer.plan, _run_folder(trainer)
+    parts = [("held-out", plan.val), ("test", plan.test)]
+    if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
+        progress.message(f"testing on {said} images")
     found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
     quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
     if quick is not None:
@@ -236,12 +239,12 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
 def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
-    seen = trainer.steps * trainer.batch_size * views
+    seen = trainer.position.taken * trainer.batch_size * views
     if trainer.unlabelled is not None:
-        seen += trainer.steps * (trainer.config.run.unlabelled_batch_size or 0) * views
+        seen += trainer.position.taken * (trainer.config.run.unlabelled_batch_size or 0) * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
     if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
-        passes = step_passes(trainer.config) * trainer.steps
+        passes = step_passes(trainer.config) * trainer.position.taken
         cost["training_flop"] = forward_flop(trainer.config, trainer.model) * passes
     scores = last.scores.get("test") or last.scores.get("val") or {}
     if "views" in scores.get("anytime", {}):

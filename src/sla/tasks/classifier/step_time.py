@@ -31,15 +31,11 @@ SPEEDUP = 1.03  # of a compiled step over an eager one, above which it is not lu
 
 
 class Mode(NamedTuple):
-    """How a run takes its steps, why, the seconds of one, and those that were spent on finding out.
-
-    `compiles` is None where that stays open.
-    """
+    """How a run takes its steps, why, and the seconds of one; `compiles` is None where that stays open."""
 
     compiles: bool | None
     reason: str
     step: float
-    spent: float
 
 
 def measure_seconds(plan: Plan[ClassifierConfig], steps: int = 12) -> float:
@@ -62,31 +58,26 @@ def choose_mode(
     iterations: of the run; None where it takes the `left` seconds instead. Without `tries`, only eager steps
     are timed.
     """
-    start = time.monotonic()
     eager = measure_seconds(plan)
     total = iterations * eager if iterations else left
-
-    def mode(compiles: bool | None, reason: str, step: float) -> Mode:
-        return Mode(compiles, reason, step, time.monotonic() - start)
-
     if plan.config.run.device == "cpu" and shutil.which("g++") is None:
-        return mode(False, "eager: there is no g++ to compile with", eager)
+        return Mode(False, "eager: there is no g++ to compile with", eager)
     if total * MOST_SAVED < COMPILE_SECONDS:
-        return mode(
+        return Mode(
             False, f"eager: about {total:.0f} s of training are too short to try torch.compile", eager
         )
     if not tries:
-        return mode(None, "eager or compiled: both will be timed when the run starts", eager)
+        return Mode(None, "eager or compiled: both will be timed when the run starts", eager)
     progress.message("trying torch.compile: a minute or two, less when its code is still in the cache")
     try:
         with torch.random.fork_rng(devices=[]):
             eager, compiled, first = _time_both(plan)
     except Exception as error:  # the compiler's errors have no common type, and the run can do without it
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return mode(False, f"eager: torch.compile failed: {lines[0][:200]}", eager)
+        return Mode(False, f"eager: torch.compile failed: {lines[0][:200]}", eager)
     times = f"{1000 * eager:.0f} ms per step eager, {1000 * compiled:.0f} ms compiled (after {first:.0f} s)"
     faster = eager > SPEEDUP * compiled
-    return mode(faster, f"{'compiled' if faster else 'eager'}: {times}", compiled if faster else eager)
+    return Mode(faster, f"{'compiled' if faster else 'eager'}: {times}", compiled if faster else eager)
 
 
 def _time_both(plan: Plan[ClassifierConfig]) -> tuple[float, float, float]:

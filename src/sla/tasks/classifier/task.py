@@ -19,6 +19,7 @@ from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.record import record_run
 from sla.tasks.classifier.result import make_result
 from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.time_shares import keep_pace, paced
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.task import Task
 
@@ -44,7 +45,14 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
         stages = [first, replace(stages[0], build=After(plan, group))]
     if config.has_stage(DISTIL):
         stages.append(Stage(DISTIL, student_steps(config), partial(second_stage, plan, group)))
-    return stages
+    return [
+        replace(
+            stage,
+            build=paced(stage.build, plan, stage.name, group.world_size),  # type: ignore[arg-type]
+            finish=partial(keep_pace, stage.name),
+        )
+        for stage in stages
+    ]
 
 
 CLASSIFIER = Task(

@@ -107,6 +107,7 @@ class Trainer(Loop):
         super().prepare(frozen)
         step = self.group.wrap(self.model)
         if self.config.run.compile:
+            self.progress.message("compiling: a minute or two, less when its code is still in the cache")
             keep_compiled_code()
             step = torch.compile(step)  # type: ignore[assignment]
         self.step_module = step
@@ -180,7 +181,9 @@ class Trainer(Loop):
         if self.plan.val is None:
             return None
         workers = self.config.data.workers or 0
-        return accuracies(self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group)
+        return accuracies(
+            self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group, self.progress
+        )
 
     def write_weights(self, path: Path) -> None:
         """A classifier for `sla.load`."""

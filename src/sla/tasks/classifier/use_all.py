@@ -15,7 +15,7 @@ from sla.tasks.classifier.run import Run
 def config_for_all(run: Run) -> ClassifierConfig:
     """The configuration of the model that a finished run chose, with nothing held out.
 
-    As many epochs; as many iterations where the run was not given epochs.
+    As many epochs; as many iterations as it took where the run was not given epochs.
     """
     config, images = run.config, run.result.get("images", {})
     if not config.data.hold_out or not images.get("val"):
@@ -30,7 +30,10 @@ def config_for_all(run: Run) -> ClassifierConfig:
             "mix": None,
         }
     if is_features(config) or run.checkpoint == FEATURES or config.run.epochs is not None:
-        changes["run"] = config.run.model_copy(update={"iterations": None})
+        changes["run"] = config.run.model_copy(update={"iterations": None, "pace": None})
+    elif config.run.pace is not None:  # its minutes are over
+        length = {"iterations": run.result["cost"]["iterations"], "minutes": None, "pace": None}
+        changes["run"] = config.run.model_copy(update=length)
     return config.model_copy(update=changes)
 
 

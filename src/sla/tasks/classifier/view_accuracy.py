@@ -18,6 +18,7 @@ from sla.views import Product, Views
 HARDLY, WELL = 0.1, 0.3
 CANNOT, HARD, CAN = "not recognisable", "hardly recognisable", "recognisable"
 UNKNOWN = "too few images to say"
+FEW = 30  # held-out images below which nothing is said, however many of them are recognised
 ENOUGH = 2000  # held-out images used: the interval is then at most 2.2 points to each side
 
 
@@ -65,6 +66,8 @@ class ViewAccuracy:
     @property
     def verdict(self) -> str:
         """One of the four; a product is worth what the worst of its factors is."""
+        if self.images < FEW:
+            return UNKNOWN
         if isinstance(self.views, Product):
             return min((factor.verdict for factor in self.factors), key=(UNKNOWN, CANNOT, HARD, CAN).index)
         found, chance = self.accuracy, self.chance

@@ -50,7 +50,7 @@ def _evaluate(
 
 def _cost(trainer: FewShotTrainer) -> dict[str, Any]:
     part, views = trainer.config.episodes, len(trainer.model.views)
-    episodes = trainer.steps * trainer.per_step
+    episodes = trainer.position.taken * trainer.per_step
     seen = episodes * part.way * (part.shot + part.query) * views
     return {"episodes": episodes} | describe_cost(trainer, seen, trainer.model.inferences, views)
 

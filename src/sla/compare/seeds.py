@@ -1,0 +1,75 @@
+"""Runs that differ in their seed, side by side: the mean over seeds, and two methods paired by seed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sla.stats import Interval, interval, paired
+from sla.tasks.classifier.run import Run
+
+CHOSEN = "as chosen"
+
+
+@dataclass(frozen=True)
+class SeedRow:
+    """One inference of a method: accuracies in percent, by seed."""
+
+    method: str
+    inference: str
+    values: dict[int, float]
+
+    @property
+    def mean(self) -> Interval:
+        """Over the seeds, with its 95% interval by Student's t."""
+        return interval(list(self.values.values()))
+
+
+@dataclass(frozen=True)
+class SeedTable:
+    """Every inference of every method, on the images of one split; the others are compared with the first."""
+
+    split: str  # test, or val where there are no test images
+    images: int
+    seeds: list[int]
+    rows: list[SeedRow]
+    headlines: dict[str, str]  # by method
+
+    def headline(self, method: str) -> SeedRow:
+        """The row by which a method is judged."""
+        wanted = method, self.headlines[method]
+        return next(row for row in self.rows if (row.method, row.inference) == wanted)
+
+    def differences(self) -> list[tuple[SeedRow, SeedRow, Interval]]:
+        """The first method against each other one, paired by seed, by their headline inference."""
+        first, *others = [self.headline(method) for method in self.headlines]
+        return [
+            (
+                first,
+                other,
+                paired([first.values[s] for s in self.seeds], [other.values[s] for s in self.seeds]),
+            )
+            for other in others
+        ]
+
+
+def compare_seeds(runs: Sequence[Run]) -> SeedTable:
+    """The table of finished runs: the same data, methods and seeds, every method with every seed.
+
+    Accuracies are those of their results: on all test images, else on all held-out ones, which do not depend
+    on the seed. The last checkpoint is taken, and what the run itself chose where that is another.
+    """
+    first = runs[0]
+    split = "test" if first.result["images"]["test"] else "val"
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    headlines = {}
+    for run in runs:
+        method, seed, accuracies = run.config.method.name, run.config.run.seed, run.result["accuracies"]
+        headlines[method] = run.result["headline"]
+        for inference, scores in accuracies["last"][split].items():
+            found.setdefault((method, inference), {})[seed] = scores["top1"]
+        chosen = run.result.get("chosen")
+        if chosen is not None:
+            top1 = accuracies[chosen["checkpoint"]][split][chosen["inference"]]["top1"]
+            found.setdefault((method, CHOSEN), {})[seed] = top1
+    seeds = sorted({run.config.run.seed for run in runs})
+    rows = [SeedRow(*key, values) for key, values in found.items() if len(values) == len(seeds)]
+    return SeedTable(split, first.result["images"][split], seeds, rows, headlines)

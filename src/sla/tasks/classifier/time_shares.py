@@ -1,0 +1,86 @@
+"""What a run with a deadline has to do besides the steps of a stage, counted in such steps.
+
+Work is counted in passes of an image through the network; a backward pass counts as two forward ones.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sla.runs.checkpoint import Position
+from sla.runs.deadline import Following, Pace
+from sla.runs.folder import MAIN_STAGE
+from sla.runs.plan import Plan
+from sla.tasks.classifier.build import plan_method
+from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
+from sla.tasks.classifier.distil import second_stage_cost
+from sla.tasks.classifier.features import own_resolution
+from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.view_accuracy import ENOUGH
+
+CHECKPOINTS = 2  # that are tested at the end: last and best
+OVERHEAD = 1.25  # of testing over its passes: models are loaded, workers start
+AMPLE = 2  # times the steps that seem to fit: a busy machine may become faster, and the rest is skipped
+
+
+def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> Following:
+    """What comes besides the steps of a stage; one process tests at the end, all evaluate in between."""
+    config, method = plan.config, plan_method(plan.config)
+    views = len(method.views) if "aggregated" in method.inferences else 1
+    held_out, test = (0 if some is None else len(some) for some in (plan.val, plan.test))
+    batch = config.run.batch_size or 1
+    tested = (held_out + test) * (CHECKPOINTS * views + _quick_passes(config))
+    if len(method.views) > 1:
+        tested += min(held_out or test, ENOUGH) * len(method.views)  # are the views recognisable?
+    tested *= OVERHEAD
+    if stage == DISTIL:
+        part = config.distil
+        step = batch * (3 + (0 if part.cached else part.teacher_views or len(method.views)))
+        tested += OVERHEAD * (held_out + test) * CHECKPOINTS
+        return Following(processes * tested / step, held_out / step)
+    step = 3 * batch * (config.method.views_per_step or len(method.views))
+    later = 0.0
+    if config.has_stage(DISTIL):
+        share, once = second_stage_cost(config, len(plan.train))
+        evaluations = min(config.run.evaluations or 1, student_steps(config)) * held_out / step
+        later = share * (config.run.iterations or 0) + once + evaluations
+    return Following(processes * tested / step, held_out * views / step, later)
+
+
+def _quick_passes(config: ClassifierConfig) -> float:
+    """Testing the quick model, which sees larger images, in passes of the trained one."""
+    own, trained = own_resolution(config), config.model.resolution
+    return (own / trained) ** 2 if config.has_stage(FEATURES) and own and trained else 0.0
+
+
+def paced(
+    build: Callable[[Path], Trainer], plan: Plan[ClassifierConfig], stage: str, processes: int
+) -> Callable[[Path], Trainer]:
+    """What makes a stage's loop, with the pace of a run that was given minutes; else as it is."""
+    record = plan.config.run.pace
+    if record is None:
+        return build
+
+    def make(folder: Path) -> Trainer:
+        loop, deadline = build(folder), None if stage in record else plan.deadline
+        loop.pace = Pace(loop.steps, deadline, following(plan, stage, processes), record.get(stage))
+        return loop
+
+    return make
+
+
+def keep_pace(stage: str, config: ClassifierConfig, position: Position) -> ClassifierConfig:
+    """The configuration of a run with minutes, with the steps that a finished stage skipped."""
+    if config.run.pace is None or stage == FEATURES:
+        return config
+    pace = {**config.run.pace, stage: position.pace}
+    return config.model_copy(update={"run": config.run.model_copy(update={"pace": pace})})
+
+
+def steps_in(plan: Plan[ClassifierConfig], seconds: float, step: float, processes: int = 1) -> int:
+    """How many steps of training, of so many seconds each, fit into this time with all that follows."""
+    config = plan.config
+    share, once = second_stage_cost(config, len(plan.train))
+    own = following(plan, MAIN_STAGE, processes)
+    fit = seconds / step
+    besides = own.end + once + (config.run.evaluations or 1) * own.evaluation
+    return max(int((fit - min(besides, fit / 2)) / (1 + share)), 1)
