@@ -47,10 +47,15 @@ def take_steps(word, **variables):
     return kept, int(faults), weights
 
 
+@pytest.fixture(scope="module")
+def switched_off():
+    return take_steps("call", SLA_ALLOCATOR="default")
+
+
 @glibc
-def test_page_faults_fall_and_weights_stay_the_same():
+def test_page_faults_fall_and_weights_stay_the_same(switched_off):
     kept, few, weights = take_steps("call")
-    off, many, same = take_steps("call", SLA_ALLOCATOR="default")
+    off, many, same = switched_off
     assert (kept, off) == ("True", "False")
     assert weights == same
     assert many > 1000
@@ -58,13 +63,12 @@ def test_page_faults_fall_and_weights_stay_the_same():
 
 
 @glibc
-def test_child_processes_inherit_it(monkeypatch):
+def test_child_processes_inherit_it(switched_off):
     """What they read when they start: workers, `--jobs`, and whatever else a command begins."""
     script = "import sla, sys, subprocess; sla.keep_memory(); subprocess.run(sys.argv[1:], check=True)"
     words = [sys.executable, "-c", script, sys.executable, "-c", STEPS, "inherit"]
     said = subprocess.run(words, env=without_settings(), capture_output=True, text=True, check=True).stdout
-    _, many, _ = take_steps("inherit")
-    assert int(said.split()[1]) < many / 10
+    assert int(said.split()[1]) < switched_off[1] / 10
 
 
 @glibc

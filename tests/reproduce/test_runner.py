@@ -13,11 +13,14 @@ import pytest
 
 from refusals import refused
 from sla.recipes.load import recipe_settings
+from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.records import TABLE, read_records
 from sla.reproduce.runner import commands, run_all
 from sla.reproduce.work import folder_of
+
+SMALL = 4e9  # FLOP of a run
 
 
 class Recorder:
@@ -46,13 +49,16 @@ def shared_out(tmp_path_factory):
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_table_runs_at_smoke_scale(name, whole, shared_out):
-    """Every row in its first column, or the whole table.
+    """Every row with a small network in its first column, or the whole table.
 
     In one folder: a run that an earlier table needed is not repeated for a later one.
     """
     cells, first = cells_of(name, "smoke", 1), {}
-    cells = [cell for cell in cells if whole or first.setdefault(cell.row, cell.column) == cell.column]
+    if not whole:
+        cells = [cell for cell in cells if first.setdefault(cell.row, cell.column) == cell.column]
+        cells = [cell for cell in cells if cost_of(cell.job).flop < SMALL]
     jobs = jobs_of(cells)
+    assert jobs
     before = set(read_records(shared_out / TABLE))
     recorder = Recorder()
     assert run_all(jobs, shared_out, recorder) == 0, recorder.failed
