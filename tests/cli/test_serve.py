@@ -21,6 +21,7 @@ def started(finished_run, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"SLA_DATA": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs ignore it
     )
     line = process.stdout.readline()
     assert "(Ctrl-C ends it)" in line, process.communicate()
@@ -57,4 +58,5 @@ def test_what_it_refuses(finished_run, stopped, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "sla.serve.app")
     said = stopped(2, "serve", finished_run.folder)
-    assert "sla serve needs an optional package: pip install 'sla-torch[serve]'" in said
+    assert "sla serve needs an optional package: " in said
+    assert "[serve]'" in said

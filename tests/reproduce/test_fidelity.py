@@ -15,6 +15,7 @@ from sla.backbones.cost import count_flops, count_parameters
 from sla.recipes.load import config_settings, recipe_settings
 from sla.reproduce.costs import cost, cost_of, flop_of, images_of, runs_of
 from sla.reproduce.jobs import cell_settings
+from sla.reproduce.names import PAPER
 from sla.reproduce.paper import experiments
 from sla.runs.optimizer import build_optimizer
 from sla.runs.preprocessing import build_pipelines
@@ -138,7 +139,7 @@ FACTS |= {
 def cells():
     """Every distinct run at paper scale with its recipe, but those of few-shot learning and the toy."""
     found = {}
-    for table in experiments().values():
+    for table in (experiments()[name] for name in PAPER):
         for row in table.rows.values():
             for column in row.columns or table.columns:
                 if row.kind in ("toy", "not-run", "fewshot"):

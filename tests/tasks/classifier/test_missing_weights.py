@@ -70,6 +70,6 @@ def test_what_was_asked_for_is_not_warned_of(photographs, not_installed, model, 
 
 
 def test_nor_are_small_pictures(not_installed, recwarn):
-    SECONDS["resnet20"] = 0.1
+    SECONDS["resnet9_16"] = 0.1
     preview(make_config({"data": {"source": "digits"}}))
     assert not recwarn.list

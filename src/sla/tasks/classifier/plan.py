@@ -23,6 +23,7 @@ from sla.runs.defaults import (
     measure_backbone,
     native_size,
     override,
+    small_backbone,
     usual_precision,
     warn_of_contradictions,
     with_absolute_paths,
@@ -156,7 +157,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     slow = config.run.device == "cpu"
     if native <= TINY:
         config = fill_missing(
-            config, "model", backbone="resnet20" if slow else "resnet32", weights="none", resolution=native
+            config, "model", backbone=small_backbone(slow), weights="none", resolution=native
         )
         config = fill_missing(config, "data", stored_size=native)
         start = "from scratch" if config.model.weights == "none" else "from given weights"

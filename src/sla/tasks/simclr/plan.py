@@ -17,6 +17,7 @@ from sla.runs.defaults import (
     has_pretrained,
     measure_backbone,
     override,
+    small_backbone,
     usual_precision,
     with_absolute_paths,
     with_policies,
@@ -66,7 +67,7 @@ def _choose_model(config: SimCLRConfig, native: int, grey: bool, reasons: list[s
     """Backbone, weights, resolution, stored size and augmentation."""
     slow, large = config.run.device == "cpu", native > TINY
     usual = ("efficientnet_lite0" if has_pretrained() and not grey else "resnet18") if large else ""
-    chosen = config.model.backbone or usual or ("resnet20" if slow else "resnet32")
+    chosen = config.model.backbone or usual or small_backbone(slow)
     published = large and not grey and has_pretrained(chosen)
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if published else "none")
     size = (96 if slow else min(224, max(96, native // 32 * 32))) if large else native
