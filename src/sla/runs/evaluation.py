@@ -38,10 +38,10 @@ def iterate_eval(
 
     `what` is the name of this pass for `progress`.
     """
-    device, done = next(model.parameters()).device, 0
+    device, done, share = next(model.parameters()).device, 0, -(-len(dataset) // group.world_size)
     part = {"rank": group.rank, "world_size": group.world_size}
     with evaluating(model):
         for batch in EvalLoader(dataset, batch_size, workers=workers, device=device, **part):
             yield batch
             done += len(batch.images)
-            progress.advance(what, done, len(dataset))
+            progress.advance(what, min(done, share), share)

@@ -188,6 +188,8 @@ class Loop(ABC):
                 break
             if stopping:
                 return False
+        if position.skipped:
+            progress.message(f"{position.taken:,} steps were taken in the time that was given")
         return True
 
     def prepare(self, frozen: bool) -> None:
