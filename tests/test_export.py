@@ -19,16 +19,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
+import commands
 import sla
 from made_data import digit_files
 from refusals import fails, refused
 from sla.backbones import list_backbones
 from sla.backbones.cost import count_flops
-from sla.cli import app
 from sla.datasets.load import load
-from sla.errors import InputError, SLAError, SLAWarning
+from sla.errors import SLAError, SLAWarning
 from sla.images.decode import open_rgb
 from sla.images.store import ArrayImages, Dataset, Splits
 from sla.onnx_preprocess import resize
@@ -53,10 +52,6 @@ def session(path):
 
 def metadata(path):
     return session(path).get_modelmeta().custom_metadata_map
-
-
-def call(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def quiet(folder):
@@ -160,9 +155,8 @@ def plain(digits, tmp_path_factory):
 def typed(digits, tmp_path_factory):
     """What `sla export` wrote and said of the digits' run: aggregated, the preprocessing inside."""
     path = tmp_path_factory.mktemp("typed") / "new" / "model.onnx"
-    done = call("export", digits.folder, path, "--inference", "aggregated", "--preprocessing")
-    assert done.exit_code == 0, done.output
-    return path, done.output
+    words = ("export", digits.folder, path, "--inference", "aggregated", "--preprocessing")
+    return path, commands.sla(*words)
 
 
 def test_the_resize_is_pillows_to_the_bit():
@@ -211,7 +205,8 @@ def test_exported_as_aggregated_it_gives_the_labels_of_predict(digits, typed, tm
     difference = re.search(r"is (\S+), on 64 test images", told)
     assert float(difference[1]) < 1e-4
     assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
-    said = call("predict", digits.folder, tmp_path / "some", "--inference", "aggregated", "--json").stdout
+    words = ("predict", digits.folder, tmp_path / "some", "--inference", "aggregated", "--json")
+    said = commands.sla(*words)
     labels = [json.loads(line)["class"] for line in said.splitlines()]
     images = np.stack([np.asarray(open_rgb(path)) for path in sorted((tmp_path / "some").iterdir())])
     (found,) = session(out).run(None, {"images": images})
@@ -305,10 +300,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
         (tmp_path, out): "not a run",
         (digits.folder, out, "--checkpoint", "first"): "no first checkpoint",
     }.items():
-        done = call("export", *words)
-        assert isinstance(done.exception, InputError), (words, done.exception)
-        assert told in str(done.exception)
-        assert "\n" not in str(done.exception)
+        refused(told, commands.sla, "export", *words)
     assert not out.exists()
     refused("a folder", digits.export, tmp_path)
     # A file that answers otherwise than the run takes nobody's place.

@@ -5,11 +5,10 @@ import sys
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
+import commands
 from refusals import fails, refused
 from sla.augment.policy import make_policy, read_policy
-from sla.cli import app
 from sla.datasets.load import load
 from sla.errors import MissingExtraError
 from sla.policy_search import SearchSettings, _Scorer, search_policy
@@ -137,7 +136,7 @@ def test_settings_that_cannot_be_are_refused(changes, line):
 )
 def test_a_refused_search_leaves_nothing(words, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(line, CliRunner().invoke, app, ["augment", "search", *words], catch_exceptions=False)
+    refused(line, commands.sla, "augment", "search", *words)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,12 +149,10 @@ def test_the_command_writes_a_file_that_training_takes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = ["--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false"]
     words = ["augment", "search", "digits", "--trials", "2", "--folds", "1", "--images", "40", *small]
-    done = CliRunner().invoke(app, [*words, "--set", "run.iterations=5"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "10 sub-policies: policy.json" in done.output
-    assert "--augment 'policy(policy.json), crop(1)'" in done.output
+    said = commands.sla(*words, "--set", "run.iterations=5")
+    assert "10 sub-policies: policy.json" in said
+    assert "--augment 'policy(policy.json), crop(1)'" in said
     assert len(make_policy(read_policy("policy.json"), "policy.json").sub_policies) == 10
     words = ["train", "digits", "--iterations", "2", "--augment", "policy(policy.json), crop(1)", *small]
-    done = CliRunner().invoke(app, [*words, "--mix", "cutmix(1.0, 0.5)"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    commands.sla(*words, "--mix", "cutmix(1.0, 0.5)")
     assert "cutmix(1.0, 0.5)" in (tmp_path / "runs" / "digits" / "config.yaml").read_text()

@@ -2,23 +2,17 @@ import importlib.util
 import json
 import re
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
+import commands
 from refusals import refused
-from sla.cli import app
 from sla.errors import InputError, SLAWarning
 
-
-def sla(*words):
-    result = CliRunner().invoke(app, ["fewshot", *map(str, words)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.output
+sla = partial(commands.sla, "fewshot")
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +52,20 @@ def test_commands_for_classifiers_refuse_a_few_shot_run_in_one_line(runs, photos
         ["compare", folder, runs / "joint"],
         ["export", folder, tmp_path / "model.onnx"],
     ):
-        error = CliRunner().invoke(app, list(map(str, words))).exception
-        assert isinstance(error, InputError), words
-        assert str(error).endswith(only), words
+        assert refused(only, commands.sla, *words).endswith(only)
 
 
 def test_sla_train_takes_a_configuration_of_any_task_and_resumes_any_run(runs, tmp_path):
     config, out = runs / "plain" / "config.yaml", tmp_path / "again"
     assert config.read_text().startswith("task: fewshot\n")
-    dry = CliRunner().invoke(app, ["train", "--config", str(config), "--dry-run"])
-    assert "protonet with views none; 2 steps" in dry.output
-    done = CliRunner().invoke(app, ["train", "--config", str(config), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    assert "protonet with views none; 2 steps" in commands.sla("train", "--config", config, "--dry-run")
+    commands.sla("train", "--config", config, "--out", out)
     first, second = (json.loads((folder / "result.json").read_text()) for folder in (runs / "plain", out))
     assert first["accuracies"] == second["accuracies"]
-    resumed = CliRunner().invoke(app, ["train", "--resume", "--out", str(out)])
-    assert "resuming at step 2 of 2" in resumed.output
-    assert "last, 2-shot\tsingle" in resumed.output
-    wrong = CliRunner().invoke(app, ["train", "--config", str(config), "--epochs", "2"]).exception
-    assert "unknown key 'run.epochs'" in str(wrong)
+    resumed = commands.sla("train", "--resume", "--out", out)
+    assert "resuming at step 2 of 2" in resumed
+    assert "last, 2-shot\tsingle" in resumed
+    refused("unknown key 'run.epochs'", commands.sla, "train", "--config", config, "--epochs", 2)
     other = tmp_path / "classifier.yaml"
     other.write_text("task: classifier\n")
     refused("of task classifier", sla, "train", "--config", other)

@@ -61,6 +61,11 @@ def kinds(images, labels):
     hub = fake_tables.HubDataset(
         {"img": fake_tables.Image(), "fine": fake_tables.ClassLabel(NAMES)}, img=pillow, fine=labels.tolist()
     )
+    tables = [{"image": i, "label": int(n)} for i, n in zip(images, labels, strict=True)]
+
+    def floats(image):
+        return torch.as_tensor(image)[None] / 255
+
     return {
         "numpy (n, H, W)": (Objects(images, labels), 1),
         "numpy (n, H, W, 1)": (Objects(images[..., None], labels), 1),
@@ -73,22 +78,13 @@ def kinds(images, labels):
         "a list of Pillow": (Objects(pillow, labels), 1),
         "TensorDataset": (Objects(TensorDataset(tensor, numbers)), 1),
         "Dataset of Pillow": (Objects(Pictures(images, labels, Image.fromarray)), 1),
-        "Dataset of float CHW": (
-            Objects(Pictures(images, labels, lambda i: torch.as_tensor(i)[None] / 255)),
-            1,
-        ),
+        "Dataset of float CHW": (Objects(Pictures(images, labels, floats)), 1),
         "Dataset of HWC": (Objects(Pictures(rgb, labels, lambda i: i.transpose(1, 2, 0))), 3),
         "Subset": (Objects(Subset(TensorDataset(tensor, numbers), range(60))), 1),
         "DataLoader": (Objects(DataLoader(TensorDataset(tensor, numbers), batch_size=7, shuffle=True)), 1),
-        "DataLoader with workers": (
-            Objects(DataLoader(TensorDataset(tensor, numbers), batch_size=7, num_workers=1)),
-            1,
-        ),
+        "DataLoader with workers": (Objects(DataLoader(TensorDataset(tensor, numbers), 7, num_workers=1)), 1),
         "a list of pairs": (Objects(list(zip(pillow, labels.tolist(), strict=True))), 1),
-        "a list of tables": (
-            Objects([{"image": i, "label": int(n)} for i, n in zip(images, labels, strict=True)]),
-            1,
-        ),
+        "a list of tables": (Objects(tables), 1),
         "Hugging Face": (Objects(hub), 1),
     }
 
@@ -204,6 +200,7 @@ class Stream(IterableDataset):
 
 
 def wrong_objects():
+    """The words of a refusal, and what is refused."""
     images, rng = np.zeros((4, 8, 8), np.uint8), np.random.default_rng(0)
     y, floats = [0, 1, 0, 1], rng.random((4, 8, 8))
     nan = floats.copy()
@@ -213,97 +210,73 @@ def wrong_objects():
     hub = fake_tables.HubDataset({}, picture=list(images), label=y)
     bytes_only = fake_tables.HubDataset({}, image=[{"bytes": b""}] * 4, label=y)
     split = fake_tables.Frame(path=["a"], label=[0], split=["tst"])
+    in_batches, in_order = BatchSampler(sampler, 2, False), SequentialSampler(range(2))
+    weighted, items = "draws images by a WeightedRandomSampler", [*zip(images, y, strict=True), (nan[2], 0)]
+
+    def drawn(**options):
+        return DataLoader(tensors, sampler=RandomSampler(tensors, **options))
+
     return {
-        "lengths": ((images, [0, 1]), {}, "arrays: 4 images but 2 labels"),
-        "NaN label": ((images, [0.0, 1.0, float("nan"), 1.0]), {}, "label of image 2 is missing"),
-        "None label": ((images, ["a", None, "b", "a"]), {}, "label of image 1 is missing"),
-        "half a class": ((images, [0, 0.5, 1, 1]), {}, "label of image 1 is a float (0.5)"),
-        "two kinds": ((images, [0, "a", 1, 1]), {}, "labels of two kinds, int and str"),
-        "one-hot": ((images, np.eye(4)), {}, "of one-hot labels, y.argmax(1)"),
-        "one-hot items": (([(images[0], np.eye(2)[0])] * 4,), {}, "label of image 0 has shape (2,)"),
-        "a class too many": ((images, y), {"classes": ["a"]}, "label of image 1 is 1, but there are 1 class"),
-        "an unknown name": ((images, list("abba")), {"classes": ["a", "c"]}, "'b', is no class"),
-        "twice a name": ((images, y), {"classes": ["a", "a"]}, "'a' is there twice"),
-        "classes as text": ((images, y), {"classes": "ab"}, "a list of text"),
-        "flat images": ((images.reshape(4, 64), y), {}, "not (4, 64): reshape them"),
-        "levels of 0 to 16": ((16 * floats, y), {}, "not from 0 to 1: divide by the highest level"),
-        "normalised": ((floats * 4 - 2, y), {}, "leave normalisation out of the transform"),
-        "NaN pixels": ((nan, y), {}, "image 2: pixels that are NaN or infinite"),
-        "int64": ((images.astype(int), y), {}, "pixels are int64: uint8 levels"),
-        "labels missing": ((images,), {}, "labels are missing: pass them too, sla.fit(X, y)"),
-        "nothing": ((images[:0], []), {}, "arrays: no images"),
-        "an empty dataset": (([],), {}, "list: no images"),
-        "a stream": ((Stream(),), {}, "Stream is a stream without length"),
-        "a loader of a stream": ((DataLoader(Stream()),), {}, "Stream is a stream without length"),
-        "a generator": (((x for x in []),), {}, "a stream without length"),
-        "a sampler": ((DataLoader(tensors, sampler=sampler),), {}, "draws images by a WeightedRandomSampler"),
-        "a batch sampler": ((DataLoader(tensors, batch_sampler=[[0, 1]]),), {}, "draws images by a list"),
-        "a sampler in batches": (
-            (DataLoader(tensors, batch_sampler=BatchSampler(sampler, 2, False)),),
-            {},
-            "draws images by a WeightedRandomSampler",
-        ),
-        "replacement": (
-            (DataLoader(tensors, sampler=RandomSampler(tensors, replacement=True)),),
-            {},
-            "draws images with replacement",
-        ),
-        "some images": (
-            (DataLoader(tensors, sampler=RandomSampler(tensors, num_samples=3)),),
-            {},
-            "draws images 3 at a time, not all 4",
-        ),
-        "a part in order": (
-            (DataLoader(tensors, sampler=SequentialSampler(range(2))),),
-            {},
-            "draws images 2 at a time, not all 4",
-        ),
-        "read by workers": (
-            (DataLoader([*zip(images, y, strict=True), (nan[2], 0)], num_workers=1),),
-            {},
-            "list: image 4: pixels that are NaN or infinite",
-        ),
-        "three in an item": (
-            ([(images[0], 0, 0)],),
-            {},
-            "an item is (image, label), not a tuple of 3",
-        ),
-        "no pairs": (([images[0]],), {}, "an item is (image, label), not a ndarray"),
-        "a number": ((3,), {}, "no images and labels in a int"),
-        "labels as text": ((images, object()), {}, "labels are an array"),
-        "a text as image": (([("no/such.png", 0), ("a.png", 1)],), {}, "no/such.png"),
-        "an object as image": (
-            ([(object(), 0)] * 2,),
-            {},
-            "an array or a tensor, not a object",
-        ),
-        "a scalar as image": (([(np.float32(0), 0)] * 2,), {}, "an image is (H, W)"),
-        "columns": ((hub,), {}, "no column is called image among picture, label"),
-        "a wrong column": (
-            (hub,),
-            {"columns": ("pictre", "label")},
-            "did you mean 'picture'",
-        ),
-        "no such key": (
-            ([{"image": images[0], "label": 0}],),
-            {"columns": ("img", "label")},
-            "did you mean 'image'",
-        ),
-        "not decoded": ((bytes_only,), {}, "column 'image' is not decoded"),
-        "an unknown split": (
-            (split,),
-            {},
-            "did you mean 'test'",
-        ),
-        "None": ((None,), {}, "no data"),
-        "no table of splits": (({"x": 1},), {}, "train and perhaps val and test, not 'x'"),
+        "lengths": ("arrays: 4 images but 2 labels", images, [0, 1]),
+        "NaN label": ("label of image 2 is missing", images, [0.0, 1.0, float("nan"), 1.0]),
+        "None label": ("label of image 1 is missing", images, ["a", None, "b", "a"]),
+        "half a class": ("label of image 1 is a float (0.5)", images, [0, 0.5, 1, 1]),
+        "two kinds": ("labels of two kinds, int and str", images, [0, "a", 1, 1]),
+        "one-hot": ("of one-hot labels, y.argmax(1)", images, np.eye(4)),
+        "one-hot items": ("label of image 0 has shape (2,)", [(images[0], np.eye(2)[0])] * 4),
+        "a class too many": ("label of image 1 is 1, but there are 1 class", images, y),
+        "an unknown name": ("'b', is no class", images, list("abba")),
+        "twice a name": ("'a' is there twice", images, y),
+        "classes as text": ("a list of text", images, y),
+        "flat images": ("not (4, 64): reshape them", images.reshape(4, 64), y),
+        "levels of 0 to 16": ("not from 0 to 1: divide by the highest level", 16 * floats, y),
+        "normalised": ("leave normalisation out of the transform", floats * 4 - 2, y),
+        "NaN pixels": ("image 2: pixels that are NaN or infinite", nan, y),
+        "int64": ("pixels are int64: uint8 levels", images.astype(int), y),
+        "labels missing": ("labels are missing: pass them too, sla.fit(X, y)", images),
+        "nothing": ("arrays: no images", images[:0], []),
+        "an empty dataset": ("list: no images", []),
+        "a stream": ("Stream is a stream without length", Stream()),
+        "a loader of a stream": ("Stream is a stream without length", DataLoader(Stream())),
+        "a generator": ("a stream without length", (x for x in [])),
+        "a sampler": (weighted, DataLoader(tensors, sampler=sampler)),
+        "a batch sampler": ("draws images by a list", DataLoader(tensors, batch_sampler=[[0, 1]])),
+        "a sampler in batches": (weighted, DataLoader(tensors, batch_sampler=in_batches)),
+        "replacement": ("draws images with replacement", drawn(replacement=True)),
+        "some images": ("draws images 3 at a time, not all 4", drawn(num_samples=3)),
+        "a part in order": ("2 at a time, not all 4", DataLoader(tensors, sampler=in_order)),
+        "read by workers": ("list: image 4: pixels that are NaN", DataLoader(items, num_workers=1)),
+        "three in an item": ("an item is (image, label), not a tuple of 3", [(images[0], 0, 0)]),
+        "no pairs": ("an item is (image, label), not a ndarray", [images[0]]),
+        "a number": ("no images and labels in a int", 3),
+        "labels as text": ("labels are an array", images, object()),
+        "a text as image": ("no/such.png", [("no/such.png", 0), ("a.png", 1)]),
+        "an object as image": ("an array or a tensor, not a object", [(object(), 0)] * 2),
+        "a scalar as image": ("an image is (H, W)", [(np.float32(0), 0)] * 2),
+        "columns": ("no column is called image among picture, label", hub),
+        "a wrong column": ("did you mean 'picture'", hub),
+        "no such key": ("did you mean 'image'", [{"image": images[0], "label": 0}]),
+        "not decoded": ("column 'image' is not decoded", bytes_only),
+        "an unknown split": ("did you mean 'test'", split),
+        "None": ("no data", None),
+        "no table of splits": ("train and perhaps val and test, not 'x'", {"x": 1}),
     }
+
+
+OPTIONS = {
+    "a class too many": {"classes": ["a"]},
+    "an unknown name": {"classes": ["a", "c"]},
+    "twice a name": {"classes": ["a", "a"]},
+    "classes as text": {"classes": "ab"},
+    "a wrong column": {"columns": ("pictre", "label")},
+    "no such key": {"columns": ("img", "label")},
+}
 
 
 @pytest.mark.parametrize("kind", wrong_objects())
 def test_wrong_objects_get_one_line(kind):
-    arguments, options, words = wrong_objects()[kind]
-    refused(words, lambda: Objects(*arguments, **options).load())
+    words, *data = wrong_objects()[kind]
+    refused(words, lambda: Objects(*data, **OPTIONS.get(kind, {})).load())
 
 
 def test_a_random_transform_and_a_collate_function_are_mentioned(digits):

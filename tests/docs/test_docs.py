@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from commands import sla
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "sla"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -165,7 +167,7 @@ def test_readme_sla_commands_run(tmp_path, monkeypatch):
             words += ["--iterations", "2"]
         if words[1] == "views":
             words += ["--minutes", "0.02"]
-        said[" ".join(words[1:3])] = run_sla(words[1:])
+        said[" ".join(words[1:3])] = sla(*words[1:])
     data = {"data list", "data info", "data get", "data check"}
     runs = {f"{word} runs/photos" for word in ("evaluate", "predict", "export")}
     assert set(said) == data | runs | {"train photos/", "compare runs/both-baseline", "views photos/"}
@@ -193,23 +195,12 @@ def test_the_reference_has_every_public_name_and_every_key():
         assert all(f"| `{key}` |" in page for key in keys(task.config_class))
 
 
-def run_sla(words: list[str]) -> str:
-    """A command run in this process: what it printed. It must end well."""
-    from typer.testing import CliRunner
-
-    from sla.cli import app
-
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, (words, result.output, result.exception)
-    return result.output
-
-
 def test_commands_named_in_text_exist():
     for page in PAGES:
         for words in re.findall(r"`sla ([a-z][^`]*)`", page.read_text(encoding="utf-8")):
             command = [word for word in words.split() if re.fullmatch(r"[a-z]+", word)][:2]
             options = [word for word in words.split() if word.startswith("--")]
-            helped = run_sla([*command, "--help"])
+            helped = sla(*command, "--help")
             assert all(option in helped for option in options), words
 
 

@@ -7,7 +7,7 @@ import torch
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset
-from sla.labels import join_labels, repeat_target
+from sla.labels import join_labels
 from sla.runs.evaluation import iterate_eval
 from sla.runs.result import top1_scores
 from sla.sampling.protocols import limited
@@ -55,12 +55,11 @@ def training_accuracy(model: Classifier, dataset: Dataset, pipeline: Pipeline, *
 
     Over all views of the method; a network that fits its training set has 100.
     """
-    method, right = model.method, 0
+    method, count, right = model.method, len(model.method.views), 0
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         logits = method.label_logits(model.heads, model.features(method.expand(images)))
         joint = logits.shape[1] > model.num_classes
-        wanted = (join_labels if joint else repeat_target)(batch.targets, len(method.views))
-        assert isinstance(wanted, torch.Tensor)  # of labels that are not mixed
+        wanted = join_labels(batch.targets, count) if joint else batch.targets.repeat_interleave(count)
         right += int((logits.argmax(1) == wanted).sum())
-    return 100 * right / (len(dataset) * len(method.views))
+    return 100 * right / (len(dataset) * count)
