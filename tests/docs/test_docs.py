@@ -88,7 +88,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "label_loss": 27,
     "memory": 4,
     "own_policy": 12,
-    "readme_run": 2,
+    "readme": 40,
     "speed": 16,
     "speed_growth": 20,
     "speed_profile": 5,
