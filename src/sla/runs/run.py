@@ -88,11 +88,6 @@ class OpenedRun(ABC, Generic[C, M]):
         """The accuracies of its result; runs with the same header share a table."""
 
     @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
-
-    @property
     def is_finished(self) -> bool:
         """Whether it came to its end and has a result."""
         return bool(self.result)
