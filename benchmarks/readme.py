@@ -2,8 +2,8 @@
 
     python benchmarks/readme.py
 
-Reads results/reproduce/runs.csv (`sla reproduce plan results/plan.yaml --run`) and writes the table in README.md.
-Its picture is drawn by `sla reproduce render`.
+Reads results/reproduce/runs.csv, which `sla reproduce plan results/plan.yaml --run` makes, and writes the
+table in README.md. Its picture is drawn by `sla reproduce render`.
 """
 
 from pathlib import Path

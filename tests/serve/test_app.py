@@ -13,6 +13,7 @@ from sla.serve import app as application
 from sla.serve import uploads, worker
 from sla.serve.app import create_app
 from sla.serve.guard import HEADERS
+from sla.tasks.classifier.unlike import UnlikeRule
 
 
 @pytest.fixture
@@ -62,6 +63,24 @@ def test_views_say_what_each_says_alone(client, run, digit, tmp_path):
             shares = (logits / run.temperatures["single"]).softmax(0)
             assert one["class"] == run.classes[int(shares.argmax())]
             assert one["probability"] == pytest.approx(float(shares.max()), abs=1e-5)
+
+
+def test_pictures_unlike_the_training_pictures_are_marked_as_predict_marks_them(run, ask, files):
+    run = sla.Run(run.folder)
+    images, aspect = run.pictures(files).read(range(len(files)))
+    with torch.inference_mode():
+        features = run.model.features(run.pipeline(images, Draws(0, 0, len(files)), aspect))
+    features = torch.nn.functional.normalize(features, dim=1)
+    distances = 1 - features @ features[0]  # as if the first were the mean of the only class
+    threshold = float(distances.sort().values[2:4].mean())
+    run.unlike_rule = UnlikeRule(features[:1], threshold, 0.02, 100)
+    with ask(create_app(run, nearest=0)) as client:
+        found = [client.post("/api/predict", content=file.read_bytes()).json()["unlike"] for file in files]
+    assert found == (distances > threshold).tolist() == run.predict(files).unlike.tolist()
+    assert sum(found) == 3
+    run.unlike_rule = None
+    with ask(create_app(run, nearest=0)) as client:
+        assert client.post("/api/predict", content=files[0].read_bytes()).json()["unlike"] is None
 
 
 def test_every_inference_of_the_run(run, ask, digit, tmp_path):

@@ -129,8 +129,8 @@ def test_the_threshold_and_the_table(browser, address, folder, hostile_run):
         header, *rows = csv.reader(io.StringIO(browser.run("csv()"), newline=""))
         assert [row[1].removeprefix("'") for row in rows] == said
         assert not any(cell[:1] in ("=", "+", "-", "@") for row in (header, *rows) for cell in row)
-        assert header[5:] == [HOSTILE, "'=1+1", *hostile_run.classes[2:]]
-        assert [sum(map(float, row[5:])) for row in rows] == pytest.approx([1.0] * 12, abs=1e-4)
+        assert header[6:] == [HOSTILE, "'=1+1", *hostile_run.classes[2:]]
+        assert [sum(map(float, row[6:])) for row in rows] == pytest.approx([1.0] * 12, abs=1e-4)
     assert [row[0] for row in rows][-1] == "pictures/more/=cmd.jpg"
     browser.run("byId('counts').querySelector('button').click()")
     assert browser.run("[...document.querySelectorAll('.picture')].filter(one => !one.hidden).length") == 12

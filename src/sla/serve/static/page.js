@@ -131,6 +131,7 @@ function fill(picture) {
   for (const one of answer.classes.slice(0, SHOWN_CLASSES)) {
     card.querySelector(".classes").append(bar(one.class, one.probability));
   }
+  card.querySelector(".unlike").hidden = !answer.unlike;
   if (answer.views.length) fillViews(card.querySelector(".views"), answer);
   if (answer.nearest.length) fillNearest(card.querySelector(".nearest"), answer.nearest);
   fillChoice(picture);
@@ -238,11 +239,12 @@ function cell(value) {
 }
 
 function csv() {
-  const rows = [["file", "class", "probability", "corrected", "error", ...info.classes]];
+  const rows = [["file", "class", "probability", "unlike", "corrected", "error", ...info.classes]];
   for (const picture of pictures) {
     const { answer } = picture;
     const by = new Map((answer?.classes ?? []).map((one) => [one.class, one.probability.toFixed(6)]));
-    rows.push([picture.name, answer ? answerOf(picture) : "", answer?.probability.toFixed(6) ?? "", picture.label ?? "",
+    rows.push([picture.name, answer ? answerOf(picture) : "", answer?.probability.toFixed(6) ?? "",
+      answer?.unlike ?? "", picture.label ?? "",
       picture.error ?? "", ...info.classes.map((name) => by.get(name) ?? "")]);
   }
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
