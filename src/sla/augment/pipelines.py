@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -187,8 +188,9 @@ def find_contradictions(pipeline: Pipeline, elements: Collection[str]) -> list[s
     return [f"{reason}: {', '.join(some)}" for reason, some in found if some]
 
 
-def _calls(text: str) -> list[Call]:
-    """The ops of the text, with at most one policy among them."""
+@cache
+def _calls(text: str) -> tuple[Call, ...]:
+    """The ops of the text, with at most one policy among them; each text is parsed once."""
     most = {"policy": 1, **{name: count for name, (count, _) in KNOWN.items()}}
     calls = parse_calls(text, most, "augmentation", words=("autoaugment", "policy"))
     chosen = [name for name, _ in calls if name in POLICIES]
@@ -196,4 +198,4 @@ def _calls(text: str) -> list[Call]:
         raise InputError(f"augmentation {text!r}: at most one policy, not {' and '.join(chosen)}")
     if ("policy", []) in calls:
         raise InputError(f"augmentation 'policy' in {text!r} needs a file: policy(file.json)")
-    return calls
+    return tuple(calls)

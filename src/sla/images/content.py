@@ -38,8 +38,15 @@ def key_kind(dataset: Dataset) -> KeyKind:
 
 
 def dataset_keys(dataset: Dataset, progress: Progress = QUIET, by: KeyKind = "pixels") -> np.ndarray:
-    """The content keys of a whole dataset, uint64 (n,)."""
+    """The content keys of a whole dataset, uint64 (n,); computed once for each dataset."""
+    known = vars(dataset).setdefault("_keys", {})
+    if by not in known:
+        known[by] = _dataset_keys(dataset, progress, by)
+        known[by].flags.writeable = False
+    return known[by]
 
+
+def _dataset_keys(dataset: Dataset, progress: Progress, by: KeyKind) -> np.ndarray:
     def of_pixels(places: Rows) -> np.ndarray:
         if (kept := getattr(dataset.images, "content", None)) is not None:  # a cache has them
             return kept(dataset.rows[places])

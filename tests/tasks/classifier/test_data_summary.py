@@ -8,6 +8,8 @@ from commands import sla
 from refusals import refused
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
+from sla.images import content
+from sla.runs.images_record import make_record
 from sla.session import preview
 from sla.tasks.classifier import data_summary as findings
 from sla.tasks.classifier.data_summary import describe_data
@@ -127,3 +129,16 @@ def test_views_of_few_images_are_looked_at_whatever_their_classes(each, tmp_path
     with pytest.warns(SLAWarning, match=r"skipped 1 of 5 images: .*broken.png"):
         again = sla("views", tmp_path, "--candidates", "rot4", "--on-bad-image", "skip")
     assert again.endswith(said.splitlines()[-1] + "\n")
+
+
+def test_what_is_compared_and_recorded_is_hashed_once(monkeypatch):
+    hashed = []
+    compute = content._dataset_keys
+    monkeypatch.setattr(
+        content, "_dataset_keys", lambda *given: hashed.append(len(given[0])) or compute(*given)
+    )
+    splits = load("digits")
+    plan = make_plan(make_config({"data": {"source": "digits"}}), splits)
+    assert list(describe_data(plan))
+    make_record(plan)
+    assert sorted(hashed) == sorted(len(part) for part in (plan.train, plan.val, plan.test))

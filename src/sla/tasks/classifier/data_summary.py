@@ -69,7 +69,8 @@ class _Sample(NamedTuple):
 
 def _sample(part: Dataset, by: KeyKind) -> _Sample:
     places = spread(len(part), OPENED if by == "file" else max(HASHED // int(np.prod(part.images.shape)), 1))
-    return _Sample(places, dataset_keys(part.subset(places), by=by))
+    whole = len(places) == len(part)  # then the record of the run's images has the same keys
+    return _Sample(places, dataset_keys(part if whole else part.subset(places), by=by))
 
 
 def _shared(splits: dict[str, Dataset]) -> Iterator[str]:
