@@ -49,8 +49,12 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: b
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
-    unseen = "held-out pictures, which also chose the model" if held_out else "pictures it had not seen"
+    alone = is_features(run.config)  # the quick model: nothing was chosen on held-out pictures
+    chose = "held-out pictures" if alone else "held-out pictures, which also chose the model"
+    unseen = chose if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {_range(total.accuracy)}."]
+    if held_out and alone and (turns := _in_turn(run)):
+        said.append(f"Right on {turns}.")
     if groups := run.group_scores(outputs).get(headline):
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
@@ -68,16 +72,20 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: b
 
 def describe_unjudged(run: Run) -> list[str]:
     """The sentences about a run of which no picture was held out: what cross-validation found, if it did."""
-    found = run.result.get("cross_validation", {})
     said = "Nothing was held out: no picture says how good it is."
-    if "right" in found:
-        turns = f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn"
-        of_quick = (
-            "" if is_features(run.config) or run.checkpoint == FEATURES else "The quick model is right on "
-        )
-        accuracy = _range(share(found["right"], found["images"]))
-        said = f"{of_quick or 'Right on '}{turns}: {accuracy}."
+    if turns := _in_turn(run):
+        quick = is_features(run.config) or run.checkpoint == FEATURES
+        said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
     return [said, f"Next: {_next(run, None)}."]
+
+
+def _in_turn(run: Run) -> str:
+    """What cross-validation found of the quick model; nothing where it had too few pictures."""
+    found = run.result.get("cross_validation", {})
+    if "right" not in found:
+        return ""
+    accuracy = _range(share(found["right"], found["images"]))
+    return f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn: {accuracy}"
 
 
 def _range(found: Interval) -> str:
@@ -94,7 +102,8 @@ def _next(run: Run, worst: ClassAccuracy | None) -> str:
     folder = shown(run.folder)
     use = f"sla predict {folder} PICTURES --min-confidence {TRUSTED:g}"
     if is_features(run.config):
-        return f"{use}; training may gain more: sla train {shown(run.config.data.source)}"
+        more = f"sla train {shown(run.config.data.source)} --out {folder}-trained"
+        return f"{use}; training may gain more: {more}"
     if worst is not None:
         return f"{use}; more pictures of {worst.name} would help most"
     return use

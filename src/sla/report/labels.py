@@ -60,9 +60,9 @@ def lead(check: LabelCheck) -> str:
     if not doubted:
         return f"No label of {check.images:,} pictures is doubted."
     return (
-        f"The labels of {doubted:,} of {check.images:,} pictures are doubted. The model gives the label in "
-        f"{agreement.mean:.0f}% ({agreement.low:.0f} to {agreement.high:.0f}) of them, without having learnt "
-        "from it: where it is wrong itself, the doubted label is right."
+        f"The labels of {doubted:,} of {check.images:,} pictures are doubted. A model that had not learnt "
+        f"from a picture gives its label in {agreement.mean:.0f}% ({agreement.low:.0f} to "
+        f"{agreement.high:.0f}) of all pictures: some of these labels are right, and the model is wrong."
     )
 
 

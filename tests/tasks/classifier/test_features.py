@@ -264,7 +264,9 @@ def test_a_minute_of_photographs(photographs, tmp_path):
     words = ("--minutes", 1, "--set", "data.hold_out=0.2", "--set", "data.workers=0", "--no-report")
     told = command("train", photographs, "--out", tmp_path / "run", *words)
     assert "quick model: frozen features, right on 10 of 10 training pictures held out in turn" in told
-    assert "Right on 2 of 2 held-out pictures, which also chose the model: 100% (34 to 100)." in told
+    assert "Right on 2 of 2 held-out pictures: 100% (34 to 100)." in told
+    assert "Right on 10 of 10 training pictures, each left out in turn: 100% (72 to 100)." in told
+    assert f"training may gain more: sla train {photographs} --out {tmp_path / 'run'}-trained" in told
     assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
     assert "accuracy %" not in told
 
