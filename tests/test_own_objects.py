@@ -308,3 +308,33 @@ def test_runs_and_predictions_can_be_pickled(finished_run, digits):
     again = pickle.loads(pickle.dumps(run))
     first, second = run.predict(digits[0][:3]), again.predict(digits[0][:3])
     assert first.names == second.names == pickle.loads(pickle.dumps(first)).names
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a branch that depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+
+    def forward(self, images):
+        hidden = self.first(images.flatten(1))
+        return self.second(hidden if hidden.sum() > 0 else -hidden)
+
+
+def test_tied_weights_and_branches_on_values_are_no_obstacle(tmp_path):
+    digits = load("digits").train
+    images, labels = digits.read(range(200)).images, digits.targets[:200]
+    settings = {
+        "run__iterations": 2,
+        "run__batch_size": 16,
+        "run__compile": False,
+        "method__name": "baseline",
+    }
+    run = sla.fit(images, labels, out=tmp_path / "run", backbone=Tied(), **settings)
+    assert run.result["cost"]["inference_flop"]["single"] == 2 * 2 * 64 * 64
+    again = sla.open_run(tmp_path / "run", backbone=Tied())
+    tied = again.model.backbone
+    assert tied.second.weight is tied.first.weight
+    assert torch.equal(tied.first.weight, run.model.backbone.first.weight)

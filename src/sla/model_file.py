@@ -23,9 +23,20 @@ def write_model_file(
     """Write both, with a checksum of the tensors if asked; the file appears whole or not at all."""
     if checksum:
         described = {**described, CHECKSUM: _digest(tensors)}
-    contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
     with replacing(path) as file:
-        save_file(contiguous, file.name, {key: json.dumps(described)})
+        save_file(_apart(tensors), file.name, {key: json.dumps(described)})
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous, each in memory of its own: tied weights are written under each of their names."""
+    found: dict[str, Tensor] = {}
+    known: set[int] = set()
+    for name, value in tensors.items():
+        value = value.detach().contiguous()
+        place = value.untyped_storage().data_ptr()
+        found[name] = value.clone() if place in known else value
+        known.add(place)
+    return found
 
 
 def read_model_file(

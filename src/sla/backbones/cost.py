@@ -18,9 +18,15 @@ def count_flops(module: nn.Module, shape: tuple[int, int, int]) -> int:
     A multiply-add is two. Convolutions and matrix products count; norms, activations and pooling do not.
     """
     # Shapes are enough to count: a copy on the meta device computes nothing and leaves the module as it is.
-    shadow = copy.deepcopy(module).to("meta").eval()
-    parameter = next(shadow.parameters(), None)
+    try:
+        return _count(copy.deepcopy(module).to("meta").eval(), shape, "meta")
+    except RuntimeError:  # it reads values, such as `if x.sum() > 0`: it must compute
+        return _count(copy.deepcopy(module).to("cpu").eval(), shape, "cpu")
+
+
+def _count(module: nn.Module, shape: tuple[int, int, int], device: str) -> int:
+    parameter = next(module.parameters(), None)
     dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        shadow(torch.empty(1, *shape, device="meta", dtype=dtype))
+        module(torch.zeros(1, *shape, device=device, dtype=dtype))
     return counter.get_total_flops()

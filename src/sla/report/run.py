@@ -37,7 +37,7 @@ DOUBTED = 12  # labels, likewise
 
 def write_run_page(
     run: Run,
-    path: Path,
+    path: str | Path,
     data: Any = None,
     progress: Progress = QUIET,
     on_bad_image: OnBadImage | None = None,
@@ -60,7 +60,7 @@ def write_run_page(
         raise InputError(f"{run.folder}: no {what} to report on")
     outputs = run.outputs(dataset, progress=progress)
     labels = check_by_run(run, splits, progress, evaluate=False) if data is None else None
-    write(path, run_page(run, dataset, outputs, what, found.split == VAL, labels))
+    write(Path(path), run_page(run, dataset, outputs, what, found.split == VAL, labels))
     return lead(run, outputs, dataset, what)
 
 

@@ -66,6 +66,15 @@ def own_resolution(config: ClassifierConfig) -> int | None:
     return config.model.resolution if known is None else known.input.resolution
 
 
+def _copies(images: int) -> int:
+    return 2 if images <= MIRRORED else 1
+
+
+def features_flop(config: ClassifierConfig, model: Classifier, images: int) -> int:
+    """Of the first stage of a run with this backbone: so many pictures, mirrored too where that is tried."""
+    return forward_flop(features_config(config, images), model) * images * _copies(images)
+
+
 def features_config(config: ClassifierConfig, images: int) -> ClassifierConfig:
     """The configuration of the first stage, from that of its run."""
     method = type(config.method)(name=FEATURES, views="none", views_per_step=1)
@@ -126,7 +135,7 @@ class FeatureFit(Trainer):
         check_features(plan.config)
         super().__init__(plan, folder, group)
         self.steps = features_steps(len(plan.train))  # whatever the configuration says
-        self.copies = 2 if len(plan.train) <= MIRRORED else 1
+        self.copies = _copies(len(plan.train))
         self.memory = Embedded(len(plan.train), self.copies, self.model.num_features)
         self.metrics = MetricsFile(folder / "metrics.csv", ["train", "val_cross_validated", "val_single"])
         self.found: dict[str, Any] = {}  # by cross-validation, for the model's file

@@ -28,7 +28,7 @@ from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
-from sla.tasks.classifier.features import FeatureFit, First
+from sla.tasks.classifier.features import FeatureFit, features_flop
 from sla.tasks.classifier.frozen import embed
 from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
@@ -204,8 +204,8 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
     """The cost with that of the quick model, which came first."""
     if quick is None:
         return cost
-    stage = First(trainer.plan, trainer.group)(quick.parent.parent)
-    flop, seconds = stage.cost()["training_flop"], read_state(quick)[0].seconds
+    flop = features_flop(trainer.config, trainer.model, len(trainer.train))
+    seconds = read_state(quick)[0].seconds
     return cost | {
         "training_flop": cost["training_flop"] + flop,
         "seconds": round(cost["seconds"] + seconds, 2),
