@@ -338,3 +338,20 @@ def test_tied_weights_and_branches_on_values_are_no_obstacle(tmp_path):
     tied = again.model.backbone
     assert tied.second.weight is tied.first.weight
     assert torch.equal(tied.first.weight, run.model.backbone.first.weight)
+
+
+def test_other_views_than_those_of_training_are_refused(tmp_path):
+    model = sla.create(nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), 10, sla.SLA(Mirror()), num_features=16)
+    sla.save(model, tmp_path / "model.safetensors")
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16))
+    loaded = sla.load(tmp_path / "model.safetensors", backbone=backbone, views=Mirror())
+    assert loaded.method.views.names == Mirror.names
+    words = "trained with the views unchanged, mirrored, not 0°, 180°"
+    refused(words, sla.load, tmp_path / "model.safetensors", backbone=backbone, views=sla.Rotation(0, 180))
+
+
+def test_only_classifiers_are_saved_wrapped_or_not(tmp_path):
+    model = sla.create(nn.Sequential(nn.Flatten(), nn.Linear(64, 16)), 10, sla.Baseline(), num_features=16)
+    for wrapped in (model, nn.DataParallel(model)):
+        sla.save(wrapped, tmp_path / "model.safetensors")
+    refused("sla.save writes a Classifier, not Linear", sla.save, nn.Linear(2, 2), tmp_path / "x.safetensors")

@@ -66,7 +66,10 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
     `about` is stored with them, as JSON: preprocessing, origin, ... Of a backbone, method or views of your
     own only the weights are written: `load` takes such objects again.
     """
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    for wrapped in ("_orig_mod", "module"):  # by torch.compile; by DistributedDataParallel
+        model = getattr(model, wrapped, model)
+    if not isinstance(model, Classifier):
+        raise InputError(f"sla.save writes a Classifier, not {type(model).__name__}: sla.create(module, ...)")
     described = describe(model) | {"about": about}
     # What a criterion learns is for training alone: checkpoints keep it in their state.
     tensors = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
@@ -118,6 +121,7 @@ def describe(model: Classifier) -> dict[str, Any]:
         **(model.spec or module),
         "num_classes": model.num_classes,
         "method": describe_method(model.method),
+        "view_names": list(model.method.views.names),
         "classes": model.class_names,
         "about": model.about,
     } | ({} if model.anytime_rule is None else {"anytime": model.anytime_rule.to_dict()})
@@ -142,6 +146,10 @@ def build(
             options = {"num_features": options.get("num_features")}
         kind = described["backbone"] if backbone is None else backbone
         model = create(kind, described["num_classes"], method, **options)
+        known = described.get("view_names")
+        if known is not None and known != list(model.method.views.names):
+            given = ", ".join(model.method.views.names)
+            raise InputError(f"it was trained with the views {', '.join(map(str, known))}, not {given}")
         if "anytime" in described:
             model.anytime_rule = AnytimeRule.from_dict(described["anytime"])
     except MissingExtraError:
