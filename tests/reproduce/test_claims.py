@@ -195,6 +195,10 @@ def test_the_summary_compares_at_the_same_training_cost():
     row = "| 1 C | 4 | 55.0 | +4.0 (-8.7 to +16.7) | 55.0 | +4.0 (-8.7 to +16.7) |"
     assert f"| SLA, one view of each image per step, aggregated {row}" in top
     assert "| plain classifier | 1 C | 1 | 51.0 |  | 51.0 |  |" in top
+    one_pair = {
+        key: one for key, one in found.items() if one.settings["method.name"] == "sla" or not one.seed
+    }
+    assert "| 1 C | 4 | 55.0 | +3.0 (one seed) | 55.0 | +3.0 (one seed) |" in render(one_pair)[0]
 
 
 def test_studies_come_after_the_paper_without_its_columns():

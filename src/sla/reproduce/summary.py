@@ -1,5 +1,6 @@
 """The answer in a few rows: what SLA gains, and at which cost; for the page of results and the README."""
 
+from math import isfinite
 from statistics import fmean
 from typing import NamedTuple
 
@@ -80,6 +81,6 @@ def _texts(cell: Found | None) -> tuple[str, str]:
         return "", ""
     gain = ""
     if cell.gain is not None:
-        ends = f"{cell.gain.low:+.1f} to {cell.gain.high:+.1f}" if cell.seeds > 1 else "one seed"
+        ends = f"{cell.gain.low:+.1f} to {cell.gain.high:+.1f}" if isfinite(cell.gain.low) else "one seed"
         gain = f"{cell.gain.mean:+.1f} ({ends})"
     return f"{cell.accuracy:.1f}", gain
