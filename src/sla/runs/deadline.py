@@ -194,7 +194,7 @@ class Pace:
                 file.write(f"{position.taken},{position.step}\n")
 
     def _skipped(self, position: Position, evaluations: int) -> int:
-        """How many steps the leading process skips now; 0 in others, which are told."""
+        """How many steps the leading process skips now; 0 in the others, which receive that number."""
         if self.estimate is not None:
             self.estimate.end_step()
         if self.repeats or position.taken <= self.recorded_until:

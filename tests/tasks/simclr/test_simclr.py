@@ -192,7 +192,7 @@ def test_time_and_memory_are_said_before_it_starts(tmp_path, messages):
         ({"run__batch_size": 1}, "run.batch_size"),
         ({"optimizer__accumulate": 2}, "optimizer.accumulate"),
         ({"method__temperature": 0.0}, "method.temperature"),
-        ({"run__batch_size": 500}, "500 of 240 images: an image would be told apart from itself"),
+        ({"run__batch_size": 500}, "500 of 240 images: an image would be its own negative"),
         ({"data__images": 241}, "data.images: 241 of 240 images"),
     ],
 )

@@ -123,7 +123,7 @@ def _check(config: SimCLRConfig, images: int) -> None:
         raise InputError("contrastive learning tells images apart: one image alone is not enough")
     if batch > images:
         raise InputError(
-            f"run.batch_size: {batch} of {images:,} images: an image would be told apart from itself"
+            f"run.batch_size: {batch} of {images:,} images: an image would be its own negative"
         )
     if batch % processes:
         raise InputError(f"run.batch_size: {batch} cannot be shared equally by {processes} processes")
