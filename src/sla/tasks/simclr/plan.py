@@ -122,9 +122,7 @@ def _check(config: SimCLRConfig, images: int) -> None:
     if images < 2:
         raise InputError("contrastive learning tells images apart: one image alone is not enough")
     if batch > images:
-        raise InputError(
-            f"run.batch_size: {batch} of {images:,} images: an image would be its own negative"
-        )
+        raise InputError(f"run.batch_size: {batch} of {images:,} images: an image would be its own negative")
     if batch % processes:
         raise InputError(f"run.batch_size: {batch} cannot be shared equally by {processes} processes")
     build_pipelines(config)
