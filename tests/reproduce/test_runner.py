@@ -17,7 +17,7 @@ from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.records import TABLE, read_records
-from sla.reproduce.runner import commands, run_all
+from sla.reproduce.runner import _ready, commands, run_all
 from sla.reproduce.work import folder_of
 
 SMALL = 4e9  # FLOP of a run
@@ -83,6 +83,14 @@ def test_two_at_a_time_give_what_one_at_a_time_gives(shared_out, tmp_path):
     assert run_all(jobs, tmp_path, Recorder(), workers=2) == 0
     one, two = (read_records(folder / TABLE) for folder in (shared_out, tmp_path))
     assert all(two[job.key].scores == one[job.key].scores for job in jobs)
+
+
+def test_a_job_waits_for_its_member_alone():
+    """While a run is trained, a worker takes the next job instead of waiting for it."""
+    member, other = (Job("train", {}, seed, "smoke", "") for seed in (0, 1))
+    flips = Job("flips", {}, 0, "smoke", "", (member,))
+    assert _ready([flips, other], [member]) == [other]
+    assert _ready([flips, other], []) == [flips, other]
 
 
 def test_a_job_that_fails_is_reported_and_the_others_run(tmp_path):

@@ -10,7 +10,7 @@ from sla.datasets.load import load
 from sla.recipes.load import config_settings
 from sla.reproduce import runner
 from sla.reproduce.costs import Rate, cost_of
-from sla.reproduce.jobs import cells_of
+from sla.reproduce.jobs import cells_of, jobs_of
 from sla.reproduce.plan import plan_status, read_plan
 from sla.reproduce.records import Record
 from sla.reproduce.work import run_job
@@ -77,17 +77,18 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     assert plan_status(read_plan(path), "small", {job.key: measured}, RATE)[1].spent == 0.25
 
 
-def test_a_plan_runs_line_by_line_and_failures_end_with_1(stopped, tmp_path, monkeypatch):
+def test_a_plan_runs_in_the_order_of_its_lines_and_failures_end_with_1(stopped, tmp_path, monkeypatch):
     path, ran = tmp_path / "plan.yaml", []
     path.write_text("- {experiment: table8, seeds: 1}\n- {experiment: table1, seeds: 1}\n")
 
     def run_all(jobs, *_):
-        ran.append({job.kind for job in jobs})
-        return len(ran) - 1
+        ran.extend(jobs)
+        return 1
 
     monkeypatch.setattr(runner, "run_all", run_all)
     said = stopped(1, "reproduce", "plan", path, "--run", "--scale", "smoke", "--out", tmp_path)
-    assert ran == [{"train", "ten-crop"}, {"train"}]
+    table8, table1 = (jobs_of(cells_of(name, "smoke", 1)) for name in ("table8", "table1"))
+    assert [job.key for job in ran] == list(dict.fromkeys(job.key for job in (*table8, *table1)))
     assert "1 failed, see the reasons above" in said
 
 

@@ -108,7 +108,7 @@ def merge(
 def plan(
     file: Annotated[Path, typer.Argument(help="Lines in order of value: experiment, rows, columns, seeds.")],
     scale: Scale = "small",
-    run: Annotated[bool, Option("--run", help="Run what is missing, line by line.")] = False,
+    run: Annotated[bool, Option("--run", help="Run what is missing, in the order of the lines.")] = False,
     jobs: Annotated[int, Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
     out: Out = OUT,
 ) -> None:
@@ -123,11 +123,9 @@ def plan(
 
     lines = read_plan(file)
     if run:
-        failed = 0
-        for number, (line, own) in enumerate(zip(lines, line_jobs(lines, scale), strict=True), start=1):
-            print(f"line {number} of {len(lines)}: {line.experiment}")
-            with RunnerDisplay() as display:
-                failed += run_all(own, out, display, jobs)
+        own = [job for found in line_jobs(lines, scale) for job in found]
+        with RunnerDisplay() as display:
+            failed = run_all(own, out, display, jobs)
         if failed:
             raise SLAError(f"{failed} failed, see the reasons above; the others are recorded")
         return

@@ -54,7 +54,7 @@ class _JobProgress(Progress):
 def run_all(
     jobs: Sequence[Job], out: Path, display: _Display, workers: int = 1, threads: int | None = None
 ) -> int:
-    """Run every job that has no record yet; returns how many failed, each reported with its reason.
+    """Run every job that has no record yet, in this order; returns how many failed, each with its reason.
 
     Jobs that finished in this folder without being recorded are recorded first. Jobs that another process is
     running come last: once it has finished them, their records are used. Rounding depends on `threads`, those
@@ -70,24 +70,20 @@ def run_all(
     known = set(recorded) | {record.key for record in finished}
     missing = [job for job in jobs if job.key not in known]
     display.begin(missing, len(jobs) - len(missing))
-    # Jobs that evaluate the runs of others come after them.
-    waves = [[job for job in missing if bool(job.members) is late] for late in (False, True)]
-    run = partial(_run_wave, workers=workers) if workers > 1 else _run_in_turn
-    run = partial(run, threads=threads)
+    run = partial(_run_in_pool, workers=workers) if workers > 1 else _run_in_turn
     failed = 0
     try:
-        for wave in waves:
-            for wait in (False, True):
-                elsewhere = []
-                for job, found in run(wave, out, display, wait):
-                    if found is None:
-                        elsewhere.append(job)
-                    elif isinstance(found, str):
-                        failed += 1
-                        display.end(job, None, found)
-                    else:
-                        display.end(job, found, "")
-                wave = elsewhere
+        for wait in (False, True):
+            elsewhere = []
+            for job, found in run(missing, out, display, wait, threads=threads):
+                if found is None:
+                    elsewhere.append(job)
+                elif isinstance(found, str):
+                    failed += 1
+                    display.end(job, None, found)
+                else:
+                    display.end(job, found, "")
+            missing = elsewhere
     except StoppedError:
         raise StoppedError(STOPPED) from None
     return failed
@@ -116,7 +112,7 @@ def attempt(job: Job, out: Path, wait: bool, progress: Progress) -> Found:
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _run_wave(
+def _run_in_pool(
     jobs: Sequence[Job], out: Path, display: _Display, wait: bool, workers: int, threads: int | None
 ) -> Iterator[tuple[Job, Found]]:
     """Run jobs in processes of their own, `workers` at a time."""
@@ -129,21 +125,29 @@ def _run_wave(
     manager.start(_follow_manager, (os.getpid(),))
     with manager, pool:
         reports = manager.Queue()
-        futures = {pool.submit(_run_in_worker, job, out, wait, threads, reports): job for job in jobs}
-        waiting: set[Future[Found]] = set(futures)
+        waiting, running = list(jobs), dict[Future[Found], Job]()
         by_key = {job.key: job for job in jobs}
         try:
-            while waiting:
-                done, waiting = wait_for(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
+            while waiting or running:
+                for job in _ready(waiting, running.values())[: workers - len(running)]:
+                    waiting.remove(job)
+                    running[pool.submit(_run_in_worker, job, out, wait, threads, reports)] = job
+                done, _ = wait_for(running, timeout=POLL, return_when=FIRST_COMPLETED)
                 while not reports.empty():
                     key, share = reports.get()
                     display.advance(by_key[key], share)
                 for future in done:
-                    yield futures[future], future.result()
+                    yield running.pop(future), future.result()
         except KeyboardInterrupt:
             raise StoppedError(STOPPED) from None
-        finally:  # also when whoever reads this is stopped: what has not begun does not begin
+        finally:  # also when whoever reads this is stopped
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ready(waiting: Iterable[Job], running: Iterable[Job]) -> list[Job]:
+    """Jobs that need not wait for one that is running: it would keep their worker idle."""
+    busy = {job.key for job in running}
+    return [job for job in waiting if busy.isdisjoint(member.key for member in job.members)]
 
 
 def _follow(parent: int) -> None:
