@@ -229,7 +229,7 @@ def test_the_scores_in_the_result_are_those_of_an_evaluation(finished):
     {"method": {"name": "sla", "views_per_step": 1}},
     {"method": {"name": "sla+sd", "views_per_step": 2}},
     {"method": {"name": "da"}, "optimizer": {"name": "adamw", "learning_rate": 0.001, "decay_norms": False}},
-    {"method": {"name": "mt"}, "optimizer": {"schedule": "onecycle", "clip": 1.0}},
+    {"method": {"name": "mt"}, "optimizer": {"schedule": "onecycle", "clip": 1.0, "fixed_norms": True}},
     {"optimizer": {"frozen": 0.5, "warmup": 0.2, "schedule": "multistep", "accumulate": 3}},
     {"run": {"snapshots": 2, "precision": "bfloat16", "channels_last": False}, "augment": "none"},
     {"data": {"source": "digits", "sampling": "random", "per_class": 20, "hold_out": 0.2}},
@@ -269,6 +269,24 @@ def test_a_frozen_backbone_does_not_move(tmp_path):
     assert all(torch.equal(first[name], fourth[name]) for name in backbone)
     assert any(not torch.equal(fourth[name], last[name]) for name in backbone)
     assert not torch.equal(first["heads.joint.weight"], fourth["heads.joint.weight"])
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_batch_norm_keeps_its_statistics_where_they_are_fixed(fixed, tmp_path):
+    """Also after an evaluation in the middle; the weights of the same layers learn."""
+    parts = tree(
+        optimizer={"fixed_norms": fixed, "ema": None}, run={"iterations": 4, "snapshots": 4, "evaluations": 2}
+    )
+    run = train(make_config(parts), tmp_path / "run")
+    first, last = (load_file(run.folder / "snapshots" / f"0000000{n}.safetensors") for n in (1, 4))
+    statistics = [name for name in first if name.endswith(("running_mean", "running_var"))]
+    assert statistics
+    assert all(torch.equal(first[name], last[name]) is fixed for name in statistics)
+    assert not any(
+        torch.equal(first[name.replace("running_mean", "weight")], last[name.replace("running_mean", "weight")])
+        for name in statistics
+        if name.endswith("running_mean")
+    )
 
 
 def test_a_loss_that_turns_nan_stops_and_keeps_the_last_good_checkpoint(tmp_path):

@@ -86,6 +86,10 @@ class OptimizerConfig(Part):
     )
     backbone_factor: float | None = Field(None, gt=0, description="learning rate factor of the backbone")
     frozen: float = Field(0.0, ge=0, lt=1, description="fraction of the run that trains only the heads")
+    fixed_norms: bool | None = Field(
+        None,
+        description="the backbone's batch norm keeps its statistics; default: from published weights",
+    )
     clip: float | None = Field(None, gt=0, description="maximum norm of the gradient")
     accumulate: int = Field(1, ge=1, description="number of parts a batch is split into, to save memory")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")

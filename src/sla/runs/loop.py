@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sla.errors import InputError, MissingExtraError, SLAError
 from sla.hooks import follow_step, init_from_data, wants_data
@@ -26,7 +27,7 @@ from sla.runs.checkpoint import (
     restore_optimizer,
     save_checkpoint,
 )
-from sla.runs.config import TrainingConfig
+from sla.runs.config import OptimizerConfig, TrainingConfig
 from sla.runs.deadline import Pace, parse_record
 from sla.runs.distributed import Group
 from sla.runs.ema import Average
@@ -194,11 +195,9 @@ class Loop(ABC):
 
     def prepare(self, frozen: bool) -> None:
         """The model ready to learn, its backbone fixed or learning too."""
-        self.model.train()
+        set_train(self.model, self.config.optimizer, frozen)
         for parameter in self.learning:
             parameter.requires_grad_(not frozen)
-        if frozen:
-            self.model.backbone.eval()  # type: ignore[union-attr]
 
     def update(self, step: int) -> None:
         """The end of a step: the gradients that were gathered move the weights."""
@@ -340,6 +339,14 @@ def using_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def set_train(model: nn.Module, part: OptimizerConfig, frozen: bool = False) -> None:
+    """Train mode, but for the backbone where it is frozen, or for its batch norm where that is fixed."""
+    model.train()
+    for module in model.backbone.modules():  # type: ignore[union-attr]
+        if frozen or (part.fixed_norms and isinstance(module, _BatchNorm)):
+            module.training = False
 
 
 def is_new(folder: Path) -> bool:

@@ -28,7 +28,7 @@ from sla.runs.checkpoint import check_file, find_checkpoint, step_of
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
 from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
-from sla.runs.loop import CHECKPOINT_SECONDS, is_new
+from sla.runs.loop import CHECKPOINT_SECONDS, is_new, set_train
 from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
@@ -325,8 +325,9 @@ def start_heads(trainer: Trainer, quick: Classifier) -> None:
     images = trainer.train_pipeline(images, Draws(trainer.config.run.seed, 0, len(places)), aspect)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(trainer.config.run.seed, "first heads"))  # for dropout
-        # A copy: a pass in training mode moves the running statistics.
-        features = copy.deepcopy(trainer.model).train().features(images)
+        model = copy.deepcopy(trainer.model)  # a pass in training mode may move the running statistics
+        set_train(model, trainer.config.optimizer)
+        features = model.features(images)
     length = features.norm(dim=1).mean().clamp(min=1e-6)
     given = quick.heads["plain"]
     assert isinstance(given, JointHead)

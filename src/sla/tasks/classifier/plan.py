@@ -210,6 +210,7 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         learning_rate=defaults[0],
         weight_decay=defaults[1],
         backbone_factor=0.3 if tuned else 1.0,
+        fixed_norms=config.model.weights == "pretrained",
     )
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
