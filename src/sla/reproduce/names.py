@@ -21,6 +21,7 @@ STUDIES = {  # not in the paper: studies.yaml
     "pilots": "Pilots: width and steps of the small scale, on seeds that no table has",
     "networks": "Networks for small pictures: accuracy against seconds, on held-out images",
     "views": "Views per step: accuracy against training FLOP",
+    "short-pilots": "Views for runs too short for four: on held-out images",
     "student-pilots": "Students in one pass: candidates, on held-out images",
     "rivals": "Rivals of SLA at the same training cost",
     "capacity": "Capacity: the gain of joint labels against the width of the network",
