@@ -193,7 +193,7 @@ def test_the_summary_compares_at_the_same_training_cost():
     top = render(found)[0].partition("## What was run")[0]
     # Differences of 3 and 5: their mean is 4, the error 1, and t with one degree of freedom 12.706.
     row = "| 1 C | 4 | 55.0 | +4.0 (-8.7 to +16.7) | 55.0 | +4.0 (-8.7 to +16.7) |"
-    assert f"| SLA, one view of each image per step, aggregated {row}" in top
+    assert f"| SLA, four views, one of them per step, aggregated {row}" in top
     assert "| plain classifier | 1 C | 1 | 51.0 |  | 51.0 |  |" in top
     one_pair = {
         key: one for key, one in found.items() if one.settings["method.name"] == "sla" or not one.seed

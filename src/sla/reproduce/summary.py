@@ -24,11 +24,12 @@ class Line(NamedTuple):
 
 LINES = (
     Line("plain classifier", "views", "baseline-1", None, 1),
-    Line("SLA, one view of each image per step, aggregated", "views", "k1-1", "baseline-1", 4),
+    Line("SLA, two views, one of them per step, aggregated", "views", "rot2-1", "baseline-1", 2),
+    Line("SLA, four views, one of them per step, aggregated", "views", "k1-1", "baseline-1", 4),
     Line("plain classifier, trained four times as long", "views", "baseline-4", None, 1),
-    Line("SLA, one view per step, single", "rivals", "sla-single", "baseline", 1),
-    Line("SLA, one view per step, aggregated", "views", "k1-4", "baseline-4", 4),
-    Line("SLA as in the paper, all four views per step, aggregated", "views", "k4-4", "baseline-4", 4),
+    Line("SLA, four views, one of them per step, single", "rivals", "sla-single", "baseline", 1),
+    Line("SLA, four views, one of them per step, aggregated", "views", "k1-4", "baseline-4", 4),
+    Line("SLA as in the paper, all four per step, aggregated", "views", "k4-4", "baseline-4", 4),
 )
 
 
