@@ -64,6 +64,7 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, other, parse,
     marked = [row[0].removesuffix(" *") for row in rows.values() if row[5]]
     assert marked == [NAMES[run.result["chosen"]["checkpoint"]]]
     assert f"test images, with {name}." in page.words
+    assert "ECE: how far confidence and accuracy are apart" in page.words
     assert f"inference of {name}, on the test images" in page.words
     headings = {"Training of the trained model", "Cost of both models"}
     assert headings <= set(re.findall("<h2>(.*?)</h2>", page.source))

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from sla.tasks.classifier.run import Run
 
 Scores = dict[str, dict[str, float]]
-LEGEND = (
-    "ECE: how far confidence and accuracy are apart, on average; NLL: high if true classes get low "
-    "probabilities; lower is better for both"
-)
 
 
 def evaluate(
@@ -52,6 +48,7 @@ def evaluate(
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
     from sla.errors import InputError, shown
+    from sla.runs.metrics import MEASURES
     from sla.stats import share
     from sla.tasks.classifier.run import Run
 
@@ -108,7 +105,7 @@ def evaluate(
             for name, s in found.items()
         ],
     )
-    print(LEGEND)
+    print(MEASURES)
     if failed := [name for name in found if len(runs) == 1 and name in runs[0].uncalibrated]:
         print(
             f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence means little"

@@ -23,7 +23,7 @@ from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.report.views import view_accuracy, view_samples
 from sla.runs.images_record import VAL
-from sla.runs.metrics import MetricsFile, calibration_error
+from sla.runs.metrics import MEASURES, MetricsFile, calibration_error
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
@@ -116,6 +116,7 @@ def run_page(
         temperature=temperature,
         images=len(targets),
         accuracies=_accuracies(run, outputs),
+        measures=MEASURES,
         losses=_curves(run, accuracy=False),
         accuracy_curves=_curves(run, accuracy=True),
         matrix=confusion_matrix(targets, predicted, len(classes)),
