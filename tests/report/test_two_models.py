@@ -58,6 +58,8 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, other, parse,
     said = f"That is {name}{answers}; {NAMES[other]} is right on {right(run, other)}: {numbers}."
     assert said in page.words
     assert told.startswith(f"{name.capitalize()} (")
+    named = "" if answers else f" --checkpoint {checkpoint}"  # the command uses the model of this page
+    assert f"<code>sla predict {run.folder} PICTURES --min-confidence 0.9{named}</code>" in page.source
     rows = {row[0]: row for row in page.tables["Quick and trained model"][1:]}
     assert set(rows) == {f"{name} *", NAMES[other]}
     assert [rows[f"{name} *"][2], rows[NAMES[other]][2]] == [str(hits), str(right(run, other))]

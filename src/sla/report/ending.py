@@ -177,7 +177,10 @@ def _short(source: str) -> str:
 
 def _next(run: Run, worst: ClassAccuracy | None) -> list[NextStep]:
     folder, source = str(run.folder), run.config.data.source
-    steps = [NextStep("", f"sla predict {shown(quote(folder))} PICTURES --min-confidence {TRUSTED:g}")]
+    default = run.result.get("chosen", {}).get("checkpoint", "last")
+    model = "" if run.checkpoint == default else f" --checkpoint {run.checkpoint}"
+    predict = f"sla predict {shown(quote(folder))} PICTURES --min-confidence {TRUSTED:g}{model}"
+    steps = [NextStep("", predict)]
     if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
         train = f"sla train {shown(quote(_short(source)))} --out {shown(quote(f'{folder}-trained'))}"
         steps.append(NextStep("training may gain more", train))
