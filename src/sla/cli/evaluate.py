@@ -48,6 +48,7 @@ def evaluate(
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
     from sla.errors import InputError, shown
+    from sla.runs.metrics import MEASURES
     from sla.stats import share
     from sla.tasks.classifier.run import Run
 
@@ -79,7 +80,8 @@ def evaluate(
             )
         )
         return
-    print(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint")
+    model = f" ({runs[0].model_name})" if len(runs) == 1 and runs[0].model_name else ""
+    print(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint{model}")
     if inference == "ensemble":
         print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     if "anytime" in found:
@@ -103,6 +105,11 @@ def evaluate(
             for name, s in found.items()
         ],
     )
+    print(MEASURES)
+    if failed := [name for name in found if len(runs) == 1 and name in runs[0].uncalibrated]:
+        print(
+            f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence means little"
+        )
 
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:

@@ -1,8 +1,11 @@
 """`--recipe`: the settings of a recipe below those of a configuration file and of the options."""
 
+import warnings
 from typing import Any
 
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning, shown
+
+LIKE = 1.5  # times the pixels per side, from which on pictures are of another size
 
 
 def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -30,4 +33,24 @@ def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dic
     if any(chosen.get(key) is not None for key in BUDGETS):
         unused.update(BUDGETS)
     missing = {key: value for key, value in settings.items() if key not in unused | flatten(tree).keys()}
+    if "data.source" in chosen and "data.source" not in settings:
+        _warn_of_other_size(name, str(chosen["data.source"]), missing | chosen, settings)
     return with_values(tree, missing)
+
+
+def _warn_of_other_size(name: str, source: str, resolved: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Say it where pictures are resized to the size of the recipe's own, which are much larger or smaller."""
+    from sla.runs.defaults import native_size
+
+    seen = resolved.get("model.resolution")
+    if seen is None or seen != settings.get("model.resolution"):
+        return  # another resolution was asked for
+    native = native_size(source)
+    if max(native, seen) < LIKE * min(native, seen):
+        return
+    sizes = f"--set model.resolution={native} --set data.stored_size={native}"
+    warnings.warn(
+        f"recipe {name} is for pictures of {seen} pixels: those of {shown(source)}, of about {native}, are "
+        f"resized to that; another size: {sizes}, and an augmentation and a backbone that suit it",
+        SLAWarning,
+    )

@@ -9,7 +9,8 @@ import typer
 from sla.errors import InputError
 
 
-def _allow(names: list[str] | None) -> list[str] | None:
+def allow_names(names: list[str] | None) -> list[str] | None:
+    """For an option: names of code that may be imported."""
     from sla.plugins import allow
 
     allow(*(names or []))
@@ -21,10 +22,8 @@ def complete(names: Sequence[str]) -> dict[str, Any]:
     return {"autocompletion": lambda incomplete: [name for name in names if name.startswith(incomplete)]}
 
 
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(help="Allow a run to import code from outside sla: package.module:Name.", callback=_allow),
-]
+ALLOW = "Allow a run to import code from outside sla: package.module:Name."
+Allow = Annotated[list[str] | None, typer.Option(help=ALLOW, callback=allow_names)]
 Checkpoint = Annotated[
     str, typer.Option(help="last, best on the held-out images, features, or the run's choice.")
 ]

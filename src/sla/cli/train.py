@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sla.cli.names import IMBALANCE, METHODS
-from sla.cli.settings import Allow, complete
+from sla.cli.settings import ALLOW, allow_names, complete
 
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
@@ -59,17 +59,17 @@ def train(
         int | None, COMPARE(min=2, help="Train so many seeds, each in NAME-seedN, and compare them.")
     ] = None,
     seed: Annotated[int | None, COMPARE(help="Random seed; with --seeds the first, by default 1.")] = None,
-    use_all: Annotated[
-        bool, COMPARE("--use-all", help="At the end train again on all images, the held-out ones too.")
-    ] = False,
     recipe: Annotated[
         str | None, SETTINGS(help="Start from a recipe of `sla reproduce recipes`, NAME or NAME:small.")
     ] = None,
     config: Annotated[Path | None, SETTINGS(help="A YAML file; options override it.")] = None,
     assign: Annotated[list[str] | None, SETTINGS("--set", help="Any key, e.g. run.batch_size=64.")] = None,
-    allow: Allow = None,
+    allow: Annotated[list[str] | None, SETTINGS(help=ALLOW, callback=allow_names)] = None,
     resume: Annotated[
         bool, RUN("--resume", help="Resume the run in --out, with --seeds all of them.")
+    ] = False,
+    use_all: Annotated[
+        bool, RUN("--use-all", help="At the end train again on all images, the held-out ones too.")
     ] = False,
     dry_run: Annotated[bool, RUN("--dry-run", help="Print what would be done, and stop.")] = False,
     report: Annotated[bool, RUN(help="Write report.html at the end.")] = True,
@@ -166,7 +166,9 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     if not isinstance(judged, Run):
         raise InputError("--use-all is for classifiers")
     config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
-    print(f"again on all images, with the held-out ones, in {shown(out)}: nothing is left to judge it by")
+    print(f"again on all images, with the held-out ones, in {shown(out)}")
+    if not judged.result["images"].get("test"):
+        print(f"no picture is left to judge it by; the best guess is what {shown(judged.folder)} said")
     run = train_one(config, out, (out / "config.yaml").exists(), report=False)
     if process_numbers().rank == 0:
         keep_judgement(out, judged)

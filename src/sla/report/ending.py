@@ -1,13 +1,18 @@
 """A run in plain sentences: how often it is right, where it is weakest, when to trust it, what next."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from torch import Tensor
 
+from sla.datasets.objects import SOURCE
 from sla.errors import shown
 from sla.report.confusion import ClassAccuracy, class_accuracies
+from sla.runs.images_record import VAL
 from sla.stats import Interval, share
+from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import is_features
@@ -15,6 +20,30 @@ from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 TRUSTED = 0.9  # the level that is told
+
+
+class NextStep(NamedTuple):
+    """What a person may do next: words, and a command to paste after them; one of both may be empty."""
+
+    words: str
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        """For the terminal."""
+        return ": ".join(part for part in self if part)
+
+
+class Ending(NamedTuple):
+    """What is said at the end of a run and at the top of its page."""
+
+    sentences: list[str]
+    next: list[NextStep]
+
+    @property
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        return [*self.sentences, f"Next: {'; '.join(step.text for step in self.next)}."]
 
 
 class Confident(NamedTuple):
@@ -38,21 +67,24 @@ def by_confidence(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> 
     return found
 
 
-def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: bool) -> list[str]:
-    """The sentences, of the run's headline inference on images that it was not trained on.
+def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str) -> Ending:
+    """How the run ended, by the run's headline inference on images that it was not trained on.
 
-    `classes`: their names as shown. `held_out`: they chose the checkpoint and the temperature, so new images
-    are a little harder.
+    `classes`: their names as shown. `split`: of the images. Held-out ones chose the checkpoint and the
+    temperature, so new images are a little harder.
     """
+    held_out = split == VAL
     headline, targets = run.model.method.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline, 1.0)
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
-    alone = is_features(run.config)  # the quick model: nothing was chosen on held-out pictures
+    alone = is_features(run.config)  # nothing was chosen on held-out pictures
     chose = "held-out pictures" if alone else "held-out pictures, which also chose the model"
     unseen = chose if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {_range(total.accuracy)}."]
+    if models := compare_models(run, split, total.images):
+        said.append(_which(models))
     if held_out and alone and (turns := _in_turn(run)):
         said.append(f"Right on {turns}.")
     if groups := run.group_scores(outputs).get(headline):
@@ -62,21 +94,59 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], held_out: b
         taken = f" (taken for {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
     trusted = next((one for one in levels if one.level == TRUSTED), None)
-    if trusted is None:
+    if headline in run.uncalibrated:
+        said.append("How confident it is says little: no temperature made its probabilities fit.")
+    elif trusted is None:
         said.append(f"It is never {100 * TRUSTED:.0f}% confident.")
     else:
         right = f"right on {trusted.right:,} of {trusted.images:,}"
         said.append(f"When at least {100 * TRUSTED:.0f}% confident it is {right}.")
-    return [*said, f"Next: {_next(run, worst)}."]
+    return Ending(said, _next(run, worst))
 
 
-def describe_unjudged(run: Run) -> list[str]:
-    """The sentences about a run of which no picture was held out: what cross-validation found, if it did."""
+class ModelAccuracy(NamedTuple):
+    """One of the two models of a run, by its headline inference on the images of a split."""
+
+    name: str
+    inference: str
+    right: int
+    accuracy: Interval
+    opened: bool  # the sentences and the page are about it
+    answers: bool  # commands use it by default
+
+
+def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
+    """The quick and the trained model of a run that has both, from its result: the opened one first.
+
+    Nothing where the images, so many of a split, are not those of the result.
+    """
+    found, chosen = run.result.get("accuracies", {}), run.result.get("chosen", {}).get("checkpoint")
+    if FEATURES not in found or run.result.get("images", {}).get(split) != count:
+        return []
+    trained = run.checkpoint if run.checkpoint != FEATURES else "last"
+    models = []
+    for checkpoint, inference in ((FEATURES, "single"), (trained, run.result["headline"])):
+        top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
+        if top1 is None:
+            return []
+        right, marks = round(top1 * count / 100), (checkpoint == run.checkpoint, checkpoint == chosen)
+        models.append(ModelAccuracy(MODELS[checkpoint], inference, right, share(right, count), *marks))
+    return sorted(models, key=lambda one: not one.opened)
+
+
+def _which(models: Sequence[ModelAccuracy]) -> str:
+    own, other = models
+    default = ", which answers by default" if own.answers else ""
+    return f"That is {own.name}{default}; {other.name} is right on {other.right:,}: {_range(other.accuracy)}."
+
+
+def describe_unjudged(run: Run) -> Ending:
+    """The same of a run of which no picture was held out: what cross-validation found, if it did."""
     said = "Nothing was held out: no picture says how good it is."
     if turns := _in_turn(run):
         quick = is_features(run.config) or run.checkpoint == FEATURES
         said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
-    return [said, f"Next: {_next(run, None)}."]
+    return Ending([said], _next(run, None))
 
 
 def _in_turn(run: Run) -> str:
@@ -98,12 +168,22 @@ def _weakest(classes: list[ClassAccuracy]) -> ClassAccuracy | None:
     return worst if worst.images and worst.correct < worst.images else None
 
 
-def _next(run: Run, worst: ClassAccuracy | None) -> str:
-    folder = shown(run.folder)
-    use = f"sla predict {folder} PICTURES --min-confidence {TRUSTED:g}"
-    if is_features(run.config):
-        more = f"sla train {shown(run.config.data.source)} --out {folder}-trained"
-        return f"{use}; training may gain more: {more}"
-    if worst is not None:
-        return f"{use}; more pictures of {worst.name} would help most"
-    return use
+def _short(source: str) -> str:
+    """A path below the current folder as it would be typed there."""
+    path = Path(source)
+    here = path.is_absolute() and path != Path.cwd() and path.is_relative_to(Path.cwd())
+    return str(path.relative_to(Path.cwd())) if here else source
+
+
+def _next(run: Run, worst: ClassAccuracy | None) -> list[NextStep]:
+    folder, source = str(run.folder), run.config.data.source
+    default = run.result.get("chosen", {}).get("checkpoint", "last")
+    model = "" if run.checkpoint == default else f" --checkpoint {run.checkpoint}"
+    predict = f"sla predict {shown(quote(folder))} PICTURES --min-confidence {TRUSTED:g}{model}"
+    steps = [NextStep("", predict)]
+    if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
+        train = f"sla train {shown(quote(_short(source)))} --out {shown(quote(f'{folder}-trained'))}"
+        steps.append(NextStep("training may gain more", train))
+    elif worst is not None:
+        steps.append(NextStep(f"more pictures of {worst.name} would help most"))
+    return steps

@@ -16,16 +16,19 @@ from sla.report.calibration import calibrations, most_confident_mistakes
 from sla.report.charts import Series, Strip
 from sla.report.class_frequency import frequencies
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
-from sla.report.ending import by_confidence, describe_end, describe_unjudged
+from sla.report.ending import by_confidence, compare_models, describe_end, describe_unjudged
 from sla.report.formatting import ends, section
 from sla.report.labels import label_cards
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.report.views import view_accuracy, view_samples
 from sla.runs.images_record import VAL
-from sla.runs.metrics import MetricsFile, calibration_error
+from sla.runs.metrics import MEASURES, MetricsFile, calibration_error
 from sla.stats import share
+from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.features import describe_quick, is_features
+from sla.tasks.classifier.known_images import OTHER
 from sla.tasks.classifier.label_check import check_by_run
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.run import Run
@@ -60,7 +63,7 @@ def write_run_page(
         raise InputError(f"{run.folder}: no {what} to report on")
     outputs = run.outputs(dataset, progress=progress)
     labels = check_by_run(run, splits, progress, evaluate=False) if data is None else None
-    write(Path(path), run_page(run, dataset, outputs, what, found.split == VAL, labels))
+    write(Path(path), run_page(run, dataset, outputs, what, found.split, labels))
     return lead(run, outputs, dataset, what)
 
 
@@ -68,9 +71,9 @@ def end_of(run: Run, progress: Progress = QUIET) -> list[str]:
     """The plain sentences about a finished run, on its test images, else its held-out ones."""
     found = run.find_images(progress=progress)
     if found is None or not len(found.dataset):
-        return describe_unjudged(run)
+        return describe_unjudged(run).lines
     outputs = run.outputs(same_classes(found.dataset, run.classes), progress=progress)
-    return describe_end(run, outputs, [shown(name) for name in run.classes], found.split == VAL)
+    return describe_end(run, outputs, [shown(name) for name in run.classes], found.split).lines
 
 
 def run_page(
@@ -78,12 +81,12 @@ def run_page(
     dataset: Dataset,
     outputs: Outputs,
     what: str,
-    held_out: bool = False,
+    split: str = OTHER,
     labels: LabelCheck | None = None,
 ) -> str:
     """The whole page from the outputs (n, N) of a dataset whose classes are in the model's order.
 
-    `labels`: a check of more labels than those of this dataset.
+    `split`: of the run, if the dataset is one. `labels`: a check of more labels than those of this dataset.
     """
     classes = [shown(name) for name in dataset.classes]
     headline, targets = run.model.method.headline, outputs.targets
@@ -91,14 +94,21 @@ def run_page(
     predicted = logits.argmax(1)
     if labels is None or not labels.images:
         labels = LabelCheck(dataset.classes, [Judged("", dataset, logits / (temperature or 1.0))], "this run")
-    title = f"{run.folder.absolute().name}: {run.config.method.name} on {Path(run.config.data.source).name}"
+    trained = run.config.method.name
+    method = f"features, then {trained}" if run.model_name else trained
+    title = f"{run.folder.absolute().name}: {method} on {Path(run.config.data.source).name}"
     return render(
         "run.html",
         title=shown(title),
         run=run,
         what=what,
-        held_out=held_out,
-        ending=" ".join(describe_end(run, outputs, classes, held_out)),
+        held_out=split == VAL,
+        ending=describe_end(run, outputs, classes, split),
+        cross_validated=describe_quick(found) if (found := section(run.result, "cross_validation")) else "",
+        models=compare_models(run, split, len(targets)),
+        other_command=_other_command(run),
+        by_features=run.checkpoint == FEATURES or is_features(run.config),
+        uncalibrated=headline in run.uncalibrated,
         lead=lead(run, outputs, dataset, what),
         levels=by_confidence(logits, targets, temperature or 1.0),
         classes=classes,
@@ -106,6 +116,7 @@ def run_page(
         temperature=temperature,
         images=len(targets),
         accuracies=_accuracies(run, outputs),
+        measures=MEASURES,
         losses=_curves(run, accuracy=False),
         accuracy_curves=_curves(run, accuracy=True),
         matrix=confusion_matrix(targets, predicted, len(classes)),
@@ -136,11 +147,18 @@ def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
     if headline in run.temperatures:
         error += f" ({calibration_error(logits, outputs.targets):.1f}% before temperature scaling)"
     return (
-        f"{headline.capitalize()} inference classifies {correct:,} of {count:,} {what} correctly: "
+        f"{_inference_of(run, headline)} classifies {correct:,} of {count:,} {what} correctly: "
         f"{top1.mean:.1f}% (95% interval {ends(top1)}; chance among {dataset.num_classes:,} classes is "
         f"{100 / dataset.num_classes:.1f}%). Its mean confidence is {100 * confidence:.1f}%, its calibration "
         f"error {error}."
     )
+
+
+def _inference_of(run: Run, inference: str) -> str:
+    """At the start of a sentence."""
+    if not run.model_name:
+        return f"{inference.capitalize()} inference"
+    return f"{run.model_name[0].upper()}{run.model_name[1:]} ({inference} inference)"
 
 
 def _hits(outputs: Outputs, inference: str) -> int:
@@ -149,7 +167,10 @@ def _hits(outputs: Outputs, inference: str) -> int:
 
 def _accuracies(run: Run, outputs: Outputs) -> list[dict[str, Any]]:
     count, scores = len(outputs.targets), outputs.scores(run.temperatures)
-    flop = section(section(run.result, "cost"), "inference_flop")
+    cost = section(run.result, "cost")
+    flop = section(cost, "inference_flop")
+    if run.checkpoint == FEATURES:  # at another resolution
+        flop = {"single": cost.get("features_inference_flop")}
     return [
         {
             **scores[inference],
@@ -207,6 +228,13 @@ def _temperature_interval(run: Run) -> list[float]:
 
 def _labels_command(run: Run) -> list[str]:
     return ["sla", "data", "check", run.config.data.source, "--labels", "--run", str(run.folder)]
+
+
+def _other_command(run: Run) -> str:
+    """For the page of the other model of a run that has two."""
+    other = "last" if run.checkpoint == FEATURES else FEATURES
+    words = ["sla", "report", str(run.folder), "--checkpoint", other, "--out", "other.html"]
+    return shown(shlex.join(words))
 
 
 def _origin(run: Run) -> dict[str, str]:

@@ -18,6 +18,10 @@ from sla.runs.distributed import Group
 
 BINS = 15  # of confidence, for the calibration error
 HOTTEST = 20.0  # temperature; the coldest is 1 / 20
+MEASURES = (  # for whoever reads a table of them
+    "ECE: how far confidence and accuracy are apart, on average; NLL: high if true classes get low "
+    "probabilities; lower is better for both"
+)
 PART = 1 << 17  # logits that are processed at a time
 
 

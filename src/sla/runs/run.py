@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import nn
@@ -101,7 +102,7 @@ class OpenedRun(ABC, Generic[C, M]):
         steps = f"step {step_of(found):,} of {self.steps:,}" if found else "no last step"
         return (
             f"{shown(self.folder)}: unfinished, {steps}: its scores are not final, its probabilities not "
-            "calibrated; sla train --resume continues it"
+            f"calibrated; sla train --resume --out {quote(shown(self.folder))} continues it"
         )
 
     @property

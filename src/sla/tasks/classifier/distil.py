@@ -8,6 +8,7 @@ another backbone.
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
         raise InputError(f"{shown(folder)}: a run of task {task_name(tree)}: only classifiers are distilled")
     if not read_result(folder):
         raise InputError(
-            f"{shown(folder)}: unfinished; sla train --resume --out {shown(folder)} continues it"
+            f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
         )
     where = f"{folder}/{CONFIG}"
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}

@@ -176,6 +176,9 @@ class FeatureFit(Trainer):
         saved, first = started, self.position.step * CHUNK
         left = self.train.subset(range(first, len(self.train)))
         workers = self.config.data.workers or 0
+        if len(left):
+            pixels = self.config.model.resolution
+            progress.message(f"computing the features of {len(left):,} pictures, at {pixels} pixels")
         for batch in iterate_eval(self.model, left, CHUNK, workers) if len(left) else ():
             images = self.eval_pipeline(batch.images, batch.draws, batch.aspect)
             self.memory.features[first : first + len(images)] = self._embed(images)

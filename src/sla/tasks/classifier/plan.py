@@ -155,13 +155,14 @@ def _choose_precision(config: ClassifierConfig, reasons: list[str]) -> Classifie
 def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: list[str]) -> ClassifierConfig:
     """Backbone, weights, resolution, and the size at which pictures are stored."""
     slow = config.run.device == "cpu"
+    why = "" if config.model.backbone else _kind_of_pictures(native)  # no reason for the person's own choice
     if native <= TINY:
         config = fill_missing(
             config, "model", backbone=small_backbone(slow), weights="none", resolution=native
         )
         config = fill_missing(config, "data", stored_size=native)
         start = "from scratch" if config.model.weights == "none" else "from given weights"
-        reasons.append(f"pictures of {native} pixels: {config.model.backbone}, {start}")
+        reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
@@ -173,14 +174,22 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
     config = _choose_stages(config, reasons)
     own = own_resolution(config) or resolution
+    if config.has_stage(FEATURES):
+        reasons.append(
+            f"first the quick model, on frozen features at {own} pixels; then training from its head"
+        )
     config = fill_missing(config, "model", resolution=own if is_features(config) else resolution)
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
     config = fill_missing(config, "data", stored_size=min(max(native, TINY), seen * 8 // 7))
     start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
-    reasons.append(f"photographs: {config.model.backbone} {start}, at {config.model.resolution} pixels")
+    reasons.append(f"{why}{config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
+
+
+def _kind_of_pictures(native: int) -> str:
+    return f"pictures of {native} pixels: " if native <= TINY else "photographs: "
 
 
 def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:

@@ -32,10 +32,11 @@ def prepare(
     Without `search` views that are `auto` are not tried: the plan is for the first candidate.
     """
     announced, run = starts and progress is not QUIET, plan.config.run
+    many = starts and group.leads and len(plan.train) > MANY
     for line in (*(describe_data(plan) if announced else ()), *plan.reasons):
         progress.message(line)
     if plan.config.method.name in ("distilled", FEATURES):
-        if starts and group.leads and is_features(plan.config) and len(plan.train) > MANY:
+        if many and is_features(plan.config):
             _announce_quick(plan, progress)
         return plan  # a step needs its teacher to be timed; the quick model has none
     timed = run.iterations is None and run.minutes is not None
@@ -45,6 +46,8 @@ def prepare(
         if plan.config.has_stage(FEATURES):
             progress.message("timing the features of a few pictures")
             quick = group.share(features_seconds(plan) if group.leads else None)
+    elif many and announced and plan.config.has_stage(FEATURES):
+        _announce_quick(plan, progress)
     if plan.config.method.views == AUTO:
         plan = _choose_views(plan, group, progress, search)
     if plan.config.run.iterations is None and not timed:

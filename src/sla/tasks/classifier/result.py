@@ -28,7 +28,7 @@ from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
-from sla.tasks.classifier.features import FeatureFit, features_flop
+from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
 from sla.tasks.classifier.frozen import embed
 from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
@@ -98,8 +98,9 @@ def _evaluate(
     checkpoint: str,
     weights: Path,
 ) -> Evaluated:
-    model, temperatures = load(weights, trainer.device), dict[str, float]()
-    intervals: dict[str, Sequence[float]] = {}
+    model = load(weights, trainer.device)
+    fitted = model.about.get("cross_validation", {})  # on more images than were held out
+    temperatures, intervals = _cross_validated_temperature(model.method.headline, fitted)
     pipeline, held_out = read_preprocessing(model.about).eval_pipeline(), None
     scores: dict[str, dict[str, dict[str, float]]] = {}
     rules: list[AnytimeRule] = []
@@ -126,29 +127,34 @@ def _evaluate(
                 rule = calibrate_unlike(means, outputs.distances)
                 assert rule is not None
                 write_unlike(weights.parent, rule)
-            temperatures = {
-                inference: cautious_temperature(logits, outputs.targets)
-                for inference, logits in outputs.logits.items()
-            }
-            intervals = {
-                inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
-                for inference, value in temperatures.items()
-            }
-            if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
-                limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
-                progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
-        if "temperature" in (fitted := model.about.get("cross_validation", {})):
-            temperatures = {model.method.headline: fitted["temperature"]}  # on more images than were held out
-            ends = fitted.get("temperature_interval")
-            intervals = {} if ends is None else {model.method.headline: ends}
+            if "temperature" not in fitted:
+                temperatures = {
+                    inference: cautious_temperature(logits, outputs.targets)
+                    for inference, logits in outputs.logits.items()
+                }
+                intervals = {
+                    inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
+                    for inference, value in temperatures.items()
+                }
         scores[name] = outputs.scores(temperatures)
         if isinstance(trainer, Grower):
             groups = outputs.group_scores(trainer.old_classes)
             scores[name] = {inference: one | groups[inference] for inference, one in scores[name].items()}
         assert outputs.keys is not None
         write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
+    if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
+        limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
+        progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
     return Evaluated(scores, temperatures, intervals, views, rules, model.method.headline, held_out)
+
+
+def _cross_validated_temperature(
+    headline: str, fitted: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, Sequence[float]]]:
+    """That of the quick model, and its interval, by kind of inference; nothing of another model."""
+    temperatures = {headline: fitted["temperature"]} if "temperature" in fitted else {}
+    return temperatures, {headline: ends} if (ends := fitted.get("temperature_interval")) else {}
 
 
 def _class_means(
@@ -210,6 +216,7 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
         "training_flop": cost["training_flop"] + flop,
         "seconds": round(cost["seconds"] + seconds, 2),
         "features_flop": flop,
+        "features_inference_flop": forward_flop(features_config(trainer.config, 1), trainer.model),
         "features_seconds": round(seconds, 2),
     }
 

@@ -31,11 +31,13 @@ from sla.runs.checkpoint import find_checkpoint, step_of
 from sla.runs.defaults import same_source
 from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
 from sla.runs.images_record import TEST, TRAIN, VAL
+from sla.runs.metrics import at_limit
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
 from sla.runs.scores import Scores, read_scores, scores_file
 from sla.stats import share
 from sla.tasks.classifier.anytime import LEVELS, rule_at
+from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_crops
 from sla.tasks.classifier.features import features_steps, is_features
@@ -144,6 +146,17 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """What logits are divided by for calibrated probabilities, by kind of inference."""
         found = self.result.get("temperatures", {}).get(self.checkpoint, {})
         return {"anytime": found["aggregated"]} | found if "aggregated" in found else found
+
+    @property
+    def uncalibrated(self) -> list[str]:
+        """The kinds of inference that no temperature fits: their probabilities mean little."""
+        return [inference for inference, value in self.temperatures.items() if at_limit(value)]
+
+    @property
+    def model_name(self) -> str:
+        """Which of its two models it has opened, as texts name it; empty of a run with one."""
+        two = self.checkpoint == FEATURES or self.config.has_stage(FEATURES)
+        return MODELS.get(self.checkpoint, "") if two else ""
 
     @cached_property
     def preprocessing(self) -> Preprocessing:

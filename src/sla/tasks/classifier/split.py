@@ -15,7 +15,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.sampling.protocols import class_subset, hold_out, limited, long_tailed, selection_set
-from sla.tasks.classifier.config import ClassifierConfig, DataConfig, EarlierData
+from sla.tasks.classifier.config import FEATURES, ClassifierConfig, DataConfig, EarlierData
 
 
 def load_data(
@@ -119,7 +119,8 @@ def split_images(
             reasons.append(f"{len(val):,} images that the tail left out are held out to choose on")
     elif val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
-        reasons.append(f"{len(val):,} of the training images are held out to choose on")
+        purpose = "to judge it by" if config.method.name == FEATURES else "to choose on"
+        reasons.append(f"{len(val):,} of the training images are held out {purpose}")
     if config.data.per_class:
         train = limited(train, config.data.per_class, config.run.seed)
         reasons.append(f"{config.data.per_class} images of each class")

@@ -1,0 +1,140 @@
+"""A run with a quick and a trained model: its page and its last lines say which of them a number is of."""
+
+import json
+import re
+import shutil
+
+import pytest
+from PIL import Image
+
+import sla
+from commands import sla as command
+from sla.errors import SLAWarning
+from sla.report.run import end_of, write_run_page
+from sla.stats import share
+from sla.tasks.classifier.run import Run
+
+NAMES = {"features": "the quick model", "last": "the trained model"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny_settings, finished_run):
+    settings = {
+        "data__per_class": 20,
+        "model__weights": str(finished_run.folder),
+        "stages": "features, train",
+    }
+    return sla.fit("digits", tmp_path_factory.mktemp("two") / "run", **tiny_settings, **settings)
+
+
+@pytest.fixture
+def failed(run, tmp_path):
+    """A copy of the run, whose calibrations all failed."""
+    folder = tmp_path / "failed"
+    shutil.copytree(run.folder, folder)
+    result = json.loads((folder / "result.json").read_text())
+    for found in result["temperatures"].values():
+        found |= dict.fromkeys(found, 20.0)
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def right(run, checkpoint):
+    """On the 360 test images, by the headline inference."""
+    inference = "single" if checkpoint == "features" else "distilled"
+    return round(3.6 * run.result["accuracies"][checkpoint]["test"][inference]["top1"])
+
+
+@pytest.mark.parametrize(("checkpoint", "other"), [("features", "last"), ("last", "features")])
+def test_the_page_says_which_model_a_number_is_of(run, checkpoint, other, parse, tmp_path):
+    opened, path = Run(run.folder, checkpoint), tmp_path / "page.html"
+    told = write_run_page(opened, path)
+    page = parse(path.read_text())
+    name, hits = NAMES[checkpoint], right(run, checkpoint)
+    answers = ", which answers by default" if run.result["chosen"]["checkpoint"] == checkpoint else ""
+    accuracy = share(right(run, other), 360)
+    numbers = f"{accuracy.mean:.0f}% ({accuracy.low:.0f} to {accuracy.high:.0f})"
+    assert f"Right on {hits} of 360 pictures it had not seen" in page.words
+    said = f"That is {name}{answers}; {NAMES[other]} is right on {right(run, other)}: {numbers}."
+    assert said in page.words
+    assert told.startswith(f"{name.capitalize()} (")
+    named = "" if answers else f" --checkpoint {checkpoint}"  # the command uses the model of this page
+    assert f"<code>sla predict {run.folder} PICTURES --min-confidence 0.9{named}</code>" in page.source
+    rows = {row[0]: row for row in page.tables["Quick and trained model"][1:]}
+    assert set(rows) == {f"{name} *", NAMES[other]}
+    assert [rows[f"{name} *"][2], rows[NAMES[other]][2]] == [str(hits), str(right(run, other))]
+    marked = [row[0].removesuffix(" *") for row in rows.values() if row[5]]
+    assert marked == [NAMES[run.result["chosen"]["checkpoint"]]]
+    assert f"test images, with {name}." in page.words
+    assert "ECE: how far confidence and accuracy are apart" in page.words
+    assert f"inference of {name}, on the test images" in page.words
+    headings = {"Training of the trained model", "Cost of both models"}
+    assert headings <= set(re.findall("<h2>(.*?)</h2>", page.source))
+    cost = {row[0] for row in page.tables["Cost of the run"]}
+    assert {"training time, with the quick model", "of that the quick model"} <= cost
+
+
+def test_the_commands_of_the_page_are_whole(run, parse, tmp_path):
+    write_run_page(run, tmp_path / "page.html")
+    source = (tmp_path / "page.html").read_text()
+    assert f"Next: <code>sla predict {run.folder} PICTURES --min-confidence 0.9</code>" in source
+    assert "`" not in parse(source).words.partition("Full configuration")[0]
+
+
+def test_a_quick_model_alone_has_no_curves(finished_run, tiny_settings, parse, tmp_path):
+    settings = {"data__per_class": 5, "model__weights": str(finished_run.folder), "method__name": "features"}
+    run = sla.fit("digits", tmp_path / "run", **tiny_settings, **settings)
+    write_run_page(run, tmp_path / "page.html")
+    page, found = parse((tmp_path / "page.html").read_text()), run.result["cross_validation"]
+    assert "No curves: the classifier is fitted at once. Cross-validation of the quick model" in page.words
+    assert f"right on {found['right']} of {found['images']} training pictures held out in turn" in page.words
+    assert "as augmented, during training" not in page.words
+    assert "test images, with the quick model." in page.words
+
+
+def test_what_an_answer_costs_is_of_the_model_that_gives_it(run):
+    cost = run.result["cost"]
+    copies = cost["features_flop"] / cost["features_inference_flop"] / run.result["images"]["train"]
+    assert copies in (1, 2)  # with mirror images
+
+
+def test_the_page_of_one_model_does_not_speak_of_two(finished_run, parse, tmp_path):
+    write_run_page(finished_run, tmp_path / "page.html")
+    page = parse((tmp_path / "page.html").read_text())
+    assert "quick" not in page.words
+    assert "<h2>Training</h2>" in page.source
+
+
+def test_evaluate_names_the_model(run):
+    told = command("evaluate", run.folder, "--checkpoint", "features")
+    assert "360 test images, features checkpoint (the quick model)" in told
+
+
+def test_a_failed_calibration_is_said_wherever_probabilities_are(failed, parse, tmp_path):
+    opened = Run(failed)
+    end = " ".join(end_of(opened))
+    assert "How confident it is says little" in end
+    assert "90% confident" not in end
+    write_run_page(opened, tmp_path / "page.html")
+    assert (
+        "Calibration failed: the temperature ended at its limit"
+        in parse((tmp_path / "page.html").read_text()).words
+    )
+    assert "calibration of single failed" in command("evaluate", failed, "--inference", "single")
+    picture = tmp_path / "digit.png"
+    Image.new("L", (8, 8), 128).save(picture)
+    with pytest.warns(SLAWarning, match="calibration failed"):
+        command("predict", failed, picture)
+
+
+def test_the_quick_models_failed_calibration_is_said_once(
+    finished_run, tiny_settings, tmp_path, monkeypatch, messages
+):
+    monkeypatch.setattr("sla.tasks.classifier.features.cautious_temperature", lambda *_: 20.0)
+    settings = {"data__per_class": 5, "model__weights": str(finished_run.folder), "method__name": "features"}
+    run = sla.fit("digits", tmp_path / "run", progress=messages, **tiny_settings, **settings)
+    failed = [line for line in messages.lines if "calibration" in line]
+    assert failed == [
+        "last: calibration of single failed: its temperature is at a limit, so its probabilities mean little"
+    ]
+    assert run.uncalibrated == ["single"]
