@@ -283,7 +283,9 @@ def test_batch_norm_keeps_its_statistics_where_they_are_fixed(fixed, tmp_path):
     assert statistics
     assert all(torch.equal(first[name], last[name]) is fixed for name in statistics)
     assert not any(
-        torch.equal(first[name.replace("running_mean", "weight")], last[name.replace("running_mean", "weight")])
+        torch.equal(
+            first[name.replace("running_mean", "weight")], last[name.replace("running_mean", "weight")]
+        )
         for name in statistics
         if name.endswith("running_mean")
     )

@@ -28,7 +28,7 @@ def export(
     from sla.tasks.classifier.run import Run
 
     opened = Run(run, checkpoint)
-    check_inference(inference or opened.model.method.headline, opened.model.inferences)
+    check_inference(inference or opened.headline, opened.model.inferences)
     check_writable(out, ".onnx")
     with TrainingDisplay(sys.stdout.isatty()) as display:
         found = opened.export(

@@ -52,7 +52,7 @@ def predict(
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
     found = opened.predict(paths, inference)
-    if (inference or opened.model.method.headline) in opened.uncalibrated:
+    if (inference or opened.headline) in opened.uncalibrated:
         warnings.warn(
             f"{shown(run)}: calibration failed (temperature at its limit): probabilities mean little",
             SLAWarning,

@@ -36,13 +36,13 @@ def evaluate_ensemble(
         raise InputError("an ensemble has each run once: the same folder is named twice")
     for run in runs:
         check_labels(first, run)
-        check_inference(inference or run.model.method.headline, run.model.inferences)
+        check_inference(inference or run.headline, run.model.inferences)
     shared = SharedImages(runs, data, on_bad_image, progress)
     if shared.notes:
         warnings.warn(" ".join(shared.notes), SLAWarning)
     total, targets = torch.zeros(()), torch.zeros(())
     for number, run in enumerate(runs):
-        own = inference or run.model.method.headline
+        own = inference or run.headline
         passes = _OneOf(progress, number, len(runs))
         outputs = run.evaluate(shared.of[run], passes, inferences=(own,), **options)
         total = total + outputs.logits[own][:, [run.classes.index(name) for name in first.classes]]

@@ -31,7 +31,7 @@ def open_runs(
         if isinstance(name, Run):
             opened.setdefault(folder.resolve(), name)
         run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
-        own = named or inference or run.model.method.headline
+        own = named or inference or run.headline
         try:
             check_inference(own, run.model.inferences)
         except InputError as error:

@@ -74,7 +74,7 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     temperature, so new images are a little harder.
     """
     held_out = split == VAL
-    headline, targets = run.model.method.headline, outputs.targets
+    headline, targets = run.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline, 1.0)
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]

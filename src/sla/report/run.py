@@ -89,7 +89,7 @@ def run_page(
     `split`: of the run, if the dataset is one. `labels`: a check of more labels than those of this dataset.
     """
     classes = [shown(name) for name in dataset.classes]
-    headline, targets = run.model.method.headline, outputs.targets
+    headline, targets = run.headline, outputs.targets
     logits, temperature = outputs.logits[headline], run.temperatures.get(headline)
     predicted = logits.argmax(1)
     if labels is None or not labels.images:
@@ -139,7 +139,7 @@ def run_page(
 
 def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
     """The page in two sentences, from the numbers alone."""
-    headline, count = run.model.method.headline, len(outputs.targets)
+    headline, count = run.headline, len(outputs.targets)
     correct, logits = _hits(outputs, headline), outputs.logits[headline]
     top1, temperature = share(correct, count), run.temperatures.get(headline, 1.0)
     confidence = (logits.double() / temperature).softmax(1).max(1).values.mean().item()
@@ -175,7 +175,7 @@ def _accuracies(run: Run, outputs: Outputs) -> list[dict[str, Any]]:
         {
             **scores[inference],
             "inference": inference,
-            "label": inference + ("\N{NO-BREAK SPACE}*" if inference == run.model.method.headline else ""),
+            "label": inference + ("\N{NO-BREAK SPACE}*" if inference == run.headline else ""),
             "strip": Strip(inference, (), share(_hits(outputs, inference), count)),
             "flop": flop.get(inference),
         }
@@ -223,7 +223,7 @@ def _mistakes(
 
 def _temperature_interval(run: Run) -> list[float]:
     found = section(section(run.result, "temperature_intervals"), run.checkpoint)
-    return found.get(run.model.method.headline, [])
+    return found.get(run.headline, [])
 
 
 def _labels_command(run: Run) -> list[str]:

@@ -29,7 +29,7 @@ class Predictor:
 
     def __init__(self, run: Run, inference: str | None = None) -> None:
         self.run, self.model = run, run.model.eval()
-        self.inference = inference or run.model.method.headline
+        self.inference = inference or run.headline
         check_inference(self.inference, run.model.inferences)
         self.pipeline = run.pipeline
 

@@ -250,20 +250,23 @@ def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photogra
     plan = planned(photographs)
     config = plan.config
     first = "first the quick model, on frozen features at 224 pixels; then training from its head"
-    chosen = "photographs: efficientnet_lite0 from pretrained weights, at 96 pixels"
+    chosen = "photographs: efficientnet_lite0 from pretrained weights, at 224 pixels"
     assert [line for line in plan.reasons if line in (first, chosen)] == [first, chosen]
     own = planned(photographs, model={"backbone": "efficientnet_lite0", "resolution": 64}).reasons
     assert "efficientnet_lite0 from pretrained weights, at 64 pixels" in own  # no reason for what was asked
-    assert (config.stages, config.method.name) == (("features", "train"), "sla+sd")
-    assert config.model.resolution == 96
+    assert (config.stages, config.method.name) == (("features", "train"), "sla")
+    assert config.model.resolution == 224  # that of the weights
+    assert config.optimizer.fixed_norms
     quick = planned(photographs, run={"minutes": 1}).config
     assert (quick.stages, quick.method.name) == (("train",), "features")
-    assert quick.model.resolution == 224  # that of the weights
+    assert quick.model.resolution == 224
     assert planned(photographs, run={"minutes": 2}).config.stages == ("features", "train")
     named = planned(photographs, run={"minutes": 1}, method={"name": "sla"}).config
     assert (named.stages, named.method.name) == (("features", "train"), "sla")
     assert planned(photographs, stages="train").config.stages == ("train",)
-    assert planned(photographs, model={"weights": "none"}).config.stages == ("train",)
+    scratch = planned(photographs, model={"weights": "none"}).config
+    assert (scratch.stages, scratch.method.name) == (("train",), "sla+sd")
+    assert not scratch.optimizer.fixed_norms
 
 
 def test_a_minute_of_photographs(photographs, tmp_path):

@@ -20,7 +20,7 @@ MODELS = {
 
 
 class Candidate(NamedTuple):
-    """A model's class logits (n, N) of the held-out images by its headline inference, and its temperature."""
+    """A model's class logits (n, N) of the held-out images by one kind of inference, and its temperature."""
 
     inference: str
     logits: Tensor
@@ -30,6 +30,10 @@ class Candidate(NamedTuple):
     def probabilities(self) -> Tensor:
         """(n, N), calibrated."""
         return (self.logits.double() / self.temperature).softmax(1)
+
+    def likelihood(self, targets: Tensor) -> float:
+        """The mean log-likelihood of these classes, calibrated."""
+        return -negative_log_likelihood(self.logits, targets, self.temperature)
 
 
 class Paired(NamedTuple):
@@ -69,10 +73,7 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
     found = compare_hits(hits[FEATURES], hits[trained])
     averaged = (quick.probabilities + other.probabilities).argmax(1) == targets
     right = {name: int(one.sum()) for name, one in (hits | {"averaged": averaged}).items()}
-    likelihood = {
-        name: -negative_log_likelihood(one.logits, targets, one.temperature)
-        for name, one in candidates.items()
-    }
+    likelihood = {name: one.likelihood(targets) for name, one in candidates.items()}
     checkpoint = max((trained, FEATURES), key=lambda name: (right[name], likelihood[name]))
     shown = [f"quick {_percent(right[FEATURES], count)}", f"trained {_percent(right[trained], count)}"]
     shown.append(f"both averaged {_percent(right['averaged'], count)}")
@@ -82,7 +83,8 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
         why = "the quick model is better" if clear else "the quick way is enough"
     else:
         why = "training was worth it" if clear else "training is no clear gain over the quick model"
-    lines.append(f"{why}; predict uses {MODELS[checkpoint]}; --checkpoint names another")
+    by = "" if checkpoint == FEATURES else f" by {candidates[checkpoint].inference} inference"
+    lines.append(f"{why}; predict uses {MODELS[checkpoint]}{by}; --checkpoint names another")
     chosen = {
         "checkpoint": checkpoint,
         "inference": candidates[checkpoint].inference,

@@ -118,7 +118,7 @@ def _parts(splits: Splits) -> dict[str, Dataset]:
 
 def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:
     """Calibrated logits (n, N) from the files beside the checkpoints, nan where they have none."""
-    keys, inference = dataset_keys(dataset, progress), run.model.method.headline
+    keys, inference = dataset_keys(dataset, progress), run.headline
     logits = torch.full((len(dataset), len(run.classes)), torch.nan)
     trained = np.zeros(len(dataset), bool)
     if run.record is not None:
@@ -140,6 +140,6 @@ def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:
 
 
 def _new_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:
-    inference = run.model.method.headline
+    inference = run.headline
     outputs = run.evaluate(dataset, progress, inferences=(inference,))
     return outputs.logits[inference] / run.temperatures.get(inference, 1.0)

@@ -170,9 +170,9 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
     has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    resolution = origin_resolution(config) or resolution
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
-    config = _choose_stages(config, reasons)
+    resolution = origin_resolution(config) or own_resolution(config) or resolution
+    config = _choose_method(_choose_stages(config, reasons))
     own = own_resolution(config) or resolution
     if config.has_stage(FEATURES):
         reasons.append(
@@ -203,6 +203,12 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
     return config.model_copy(update={"stages": (FEATURES, "train")})
 
 
+def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
+    """From published weights, joint labels without a student, which would cost as much again."""
+    given = "name" in config.method.model_fields_set
+    return config if given or config.model.weights != "pretrained" else override(config, "method", name="sla")
+
+
 def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
     """Batch, optimiser, and how long."""
     tuned, quick = config.model.weights != "none", is_features(config)
@@ -221,10 +227,12 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         backbone_factor=0.3 if tuned else 1.0,
         fixed_norms=config.model.weights == "pretrained",
     )
+    if tuned and "warmup" not in config.optimizer.model_fields_set:
+        config = override(config, "optimizer", warmup=0.1)
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         least = LEAST_STEPS * (config.run.batch_size or 1) / images
-        config = fill_missing(config, "run", epochs=40.0 if tuned else max(60.0, round(least, 1)))
+        config = fill_missing(config, "run", epochs=20.0 if tuned else max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)

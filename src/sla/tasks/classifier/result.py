@@ -52,6 +52,7 @@ class Evaluated(NamedTuple):
     view_accuracy: dict[str, Any] | None
     anytime: list[AnytimeRule]  # calibrated on held-out images too
     headline: str
+    one_pass: str
     held_out: Outputs | None
 
 
@@ -146,7 +147,8 @@ def _evaluate(
         limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
         progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
     views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    return Evaluated(scores, temperatures, intervals, views, rules, model.method.headline, held_out)
+    kinds = model.method.headline, model.method.one_pass
+    return Evaluated(scores, temperatures, intervals, views, rules, *kinds, held_out)
 
 
 def _cross_validated_temperature(
@@ -186,12 +188,14 @@ def _choose(found: dict[str, Evaluated], progress: Progress) -> dict[str, Any]:
     held = found["last"].held_out
     if held is None:
         progress.message("nothing was held out to compare with the quick model: predict uses the trained one")
-        return {"checkpoint": "last", "inference": found["last"].headline, "why": "nothing was held out"}
+        return {"checkpoint": "last", "inference": found["last"].one_pass, "why": "nothing was held out"}
     candidates = {}
     for name, one in found.items():
         if one.held_out is not None and (name != "best" or one is not found["last"]):
-            logits = one.held_out.logits[one.headline]
-            candidates[name] = Candidate(one.headline, logits, one.temperatures.get(one.headline, 1.0))
+            logits, at = one.held_out.logits, one.temperatures
+            inferences = (one.one_pass, one.headline)  # of equal ones, one pass is enough
+            own = [Candidate(each, logits[each], at.get(each, 1.0)) for each in inferences]
+            candidates[name] = max(own, key=lambda each: each.likelihood(held.targets))
     chosen, lines = choose_model(candidates, held.targets)
     for line in lines:
         progress.message(line)

@@ -92,6 +92,13 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return FEATURES if quick and not begun else "last"
 
     @property
+    def headline(self) -> str:
+        """The inference that answers by default: as chosen on held-out images, else that of the method."""
+        chosen = self.result.get("chosen", {})
+        named = chosen.get("inference") if chosen.get("checkpoint") == self.checkpoint else None
+        return named if named in self.model.inferences else self.model.method.headline
+
+    @property
     def model_file(self) -> Path:
         """That of the checkpoint; `features` is the quick model of the first stage."""
         if self.checkpoint != FEATURES:
@@ -176,7 +183,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         `unlike` marks those that are unlike all training images, where the run has a rule for that.
         files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
         """
-        inference = inference or self.model.method.headline
+        inference = inference or self.headline
         check_inference(inference, self.model.inferences)
         if not len(files):
             return self._prediction(torch.zeros(0, self.model.num_classes))
@@ -436,7 +443,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         progress: Progress = QUIET,
     ) -> Exported:
         """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
-        inference = inference or self.model.method.headline
+        inference = inference or self.headline
         check_inference(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)
