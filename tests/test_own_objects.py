@@ -220,6 +220,41 @@ def test_resuming_compares_images_by_content(digits, tmp_path, stop_at):
     ).read_bytes()
 
 
+@dataclass(frozen=True)
+class Optioned(sla.Baseline):
+    alpha: float = 1.0
+    sizes: tuple = (1, 2)
+    weight: object = None
+
+
+def test_resuming_compares_the_options_of_a_method_of_ones_own(digits, tmp_path, stop_at):
+    out = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        sla.fit(*digits, out=out, method=Optioned(alpha=2.0), **SMALL, progress=stop_at(2))
+    again = {"out": out, "resume": True}
+    refused("'alpha': 3.0", sla.fit, *digits, **again, method=Optioned(alpha=3.0))
+    refused("'sizes': [2, 1]", sla.fit, *digits, **again, method=Optioned(alpha=2.0, sizes=(2, 1)))
+    refused(
+        "method.options is given twice", sla.fit, *digits, method=Optioned(), method__options={"alpha": 2}
+    )
+    run = sla.fit(*digits, **again, method=Optioned(alpha=2.0))
+    assert run.model.method.sizes == (1, 2)  # not the list of its file
+
+
+def test_resuming_says_which_options_it_cannot_compare(own, digits):
+    run, objects = own
+    with pytest.warns(sla.SLAWarning, match="Remembering: weight: no plain data, so not compared"):
+        sla.fit(*digits, out=run.folder, resume=True, **objects)
+
+
+def test_resuming_with_other_views_is_refused(digits, tmp_path, stop_at):
+    mirror, other = (sla.CustomViews(**{name: lambda x: x.flip(-1)}) for name in ("mirror", "flip"))
+    with pytest.raises(StoppedError):
+        sla.fit(*digits, out=tmp_path, views=mirror, **SMALL, progress=stop_at(2))
+    words = "trained with the views identity, mirror, not identity, flip"
+    refused(words, sla.fit, *digits, out=tmp_path, resume=True, views=other)
+
+
 def test_objects_of_ours_become_plain_keys(digits, tmp_path):
     method = sla.SLA(sla.Rotation(0, 180), distill=True, beta=0.5)
     run = sla.fit(*digits, out=tmp_path / "run", method=method, **SMALL)
@@ -308,6 +343,30 @@ def test_runs_and_predictions_can_be_pickled(finished_run, digits):
     again = pickle.loads(pickle.dumps(run))
     first, second = run.predict(digits[0][:3]), again.predict(digits[0][:3])
     assert first.names == second.names == pickle.loads(pickle.dumps(first)).names
+
+
+class Expanded(Net):
+    """A buffer and a weight whose elements are one number in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1).expand(6))
+        self.shift = nn.Parameter(torch.zeros(1).expand(6))
+
+    def forward(self, images):
+        return super().forward(images).mean((2, 3)) * self.scale + self.shift
+
+
+def test_expanded_tensors_are_trained_saved_and_opened_again(digits, tmp_path):
+    averaged = {"optimizer__ema": 0.9, "method__name": "baseline"}
+    run = sla.fit(*digits, out=tmp_path / "run", backbone=Expanded(), **QUICK, **averaged)
+    again = sla.open_run(run.folder, backbone=Expanded())
+    assert len(again.model.backbone.shift.unique()) > 1
+    model = sla.create(Expanded(), 3, sla.Baseline(), num_features=6)
+    model.backbone.scale.copy_(torch.arange(6.0))
+    sla.save(model, tmp_path / "model.safetensors")
+    loaded = sla.load(tmp_path / "model.safetensors", backbone=Expanded())
+    assert loaded.backbone.scale.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 class Tied(nn.Module):

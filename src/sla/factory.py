@@ -12,6 +12,7 @@ from sla.anytime import AnytimeRule
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
+from sla.heads import check_device
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
 from sla.model_file import read_model_file, write_model_file
 from sla.plugins import import_plugin, is_passed, name_of, passed_name, passing
@@ -96,6 +97,7 @@ def load(
         method: a method of yours, likewise.
         views: views of yours, where the file says that they were passed from Python.
     """
+    check_device(device)
     described, weights = read_saved(path)
     model = build(described, path, backbone=backbone, method=method, views=views)
     try:
@@ -146,10 +148,7 @@ def build(
             options = {"num_features": options.get("num_features")}
         kind = described["backbone"] if backbone is None else backbone
         model = create(kind, described["num_classes"], method, **options)
-        known = described.get("view_names")
-        if known is not None and known != list(model.method.views.names):
-            given = ", ".join(model.method.views.names)
-            raise InputError(f"it was trained with the views {', '.join(map(str, known))}, not {given}")
+        check_view_names(described, model.method.views)
         if "anytime" in described:
             model.anytime_rule = AnytimeRule.from_dict(described["anytime"])
     except MissingExtraError:
@@ -160,6 +159,15 @@ def build(
         raise InputError(f"{where}: its description is damaged ({type(error).__name__})") from error
     model.class_names, model.about = described["classes"], described["about"]
     return model
+
+
+def check_view_names(described: dict[str, Any], views: Views) -> None:
+    """Raise an error unless the views are called as those that the described classifier was trained with."""
+    known, given = described.get("view_names"), list(views.names)
+    if known is not None and known != given:
+        raise InputError(
+            f"the model was trained with the views {', '.join(map(str, known))}, not {', '.join(given)}"
+        )
 
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

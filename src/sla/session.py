@@ -39,7 +39,7 @@ from sla.runs.plan import Plan
 from sla.runs.run import CHOSEN, OpenedRun
 from sla.runs.signals import Stop
 from sla.runs.stages import explaining_a_full_disk, run_stages
-from sla.tasks.classifier.passed_objects import settings_of
+from sla.tasks.classifier.passed_objects import settings_of, warn_of_uncompared
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, find_task, make_config, with_values
 from sla.views import Views
@@ -212,6 +212,8 @@ def fit(
     tree = with_values(config or {}, {"data.source": str(source), **given})
     own = Path("runs") / splits.name if isinstance(splits, Objects) else default_folder(str(source))
     folder = Path(out) if out is not None else own
+    if resume and "method" in passed:
+        warn_of_uncompared(passed["method"])
     with passing(**passed):
         return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 

@@ -245,7 +245,12 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
             raise InputError(f"method {name!r}: option {given!r} is a number, not {value!r}")
     if "views" in known:
         options["views"] = Rotation() if views is None else views
-    return kind(**preset | options)
+    try:
+        return kind(**preset | options)
+    except TypeError as error:
+        raise InputError(
+            f"method {name!r} cannot be made from its fields {', '.join(known)}: {error}"
+        ) from error
 
 
 def _arguments(kind: type[Method]) -> list[Any]:

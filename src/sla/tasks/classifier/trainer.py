@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
 from sla.errors import InputError
-from sla.factory import read_saved, save
+from sla.factory import check_view_names, read_saved, save
 from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
@@ -193,6 +193,7 @@ class Trainer(Loop):
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
         """Classes and weights of a saved classifier."""
         described, weights = read_saved(path)
+        check_view_names(described, self.model.method.views)
         return described["classes"], weights
 
     def _draw_views(self, batch: Batch) -> Tensor | None:
