@@ -291,6 +291,18 @@ def test_few_shot_learning_from_objects(digits, tmp_path):
     assert again.test_set().classes == run.splits.test.classes
 
 
+class Half(nn.Module):
+    def forward(self, input):
+        return input.half()
+
+
+class Turned(Mirror):
+    names = ("turned", "unchanged")
+
+    def apply(self, input, view):
+        return super().apply(input, 1 - view)
+
+
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -300,6 +312,14 @@ def test_few_shot_learning_from_objects(digits, tmp_path):
         ("a method is an object such as SLA()", {"method": 3}),
         ("views are an object such as Rotation()", {"views": 3}),
         ("a criterion is callable", {"criterion": 3}),
+        ("on the meta device", {"backbone": Net().to("meta")}),
+        ("gives torch.float16, not float32", {"backbone": nn.Sequential(Net(), Half())}),
+        ("the criterion <lambda> is called with logits and targets", {"criterion": lambda logits: logits}),
+        ("'nope' is not the name of an object of your own", {"criterion": "nope"}),
+        ("view 0 of Turned, 'turned', changes the image", {"views": Turned()}),
+        ("classes are the names of classes", {"classes": 3}),
+        ("columns are the names of", {"columns": "image"}),
+        ("progress is an object of a subclass", {"progress": print}),
         ("are for named backbones", {"backbone": nn.Flatten(), "model__options": {"width": 3}}),
         ("needs at least two classes", {"classes": ["0"], "y": np.zeros(120)}),
     ],
@@ -407,6 +427,23 @@ def test_other_views_than_those_of_training_are_refused(tmp_path):
     assert loaded.method.views.names == Mirror.names
     words = "trained with the views unchanged, mirrored, not 0°, 180°"
     refused(words, sla.load, tmp_path / "model.safetensors", backbone=backbone, views=sla.Rotation(0, 180))
+
+
+def test_wrong_arguments_of_create_save_and_load_get_one_line(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = sla.create(Net(), 3, sla.Baseline(), num_features=6)
+    sla.save(model, path)
+    for backbone in (3, "resnet8", Net):
+        refused("backbone: a module to load the weights into", sla.load, path, backbone=backbone)
+    refused("views are an object such as Rotation()", sla.load, path, backbone=Net(), views=3)
+    refused("no device 'gpu' on this machine", sla.load, path, "gpu", backbone=Net())
+    refused("a backbone is a name or a module, not None", sla.create, None, 3)
+    refused("a backbone is a module, not 'resnet8'", sla.Classifier, "resnet8", 3, sla.SLA())
+    refused("origin must be what JSON can hold, not a set", sla.save, model, path, origin={1})
+    lazy = sla.create(nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), 3, sla.Baseline(), num_features=6)
+    refused("a lazy layer has no weights yet", sla.save, lazy, path)
+    refused("takes a tensor of images, not a ndarray", model, np.zeros((2, 1, 8, 8), np.float32))
+    refused("out is the run's folder, not 3", sla.fit, [], [], 3)
 
 
 def test_only_classifiers_are_saved_wrapped_or_not(tmp_path):

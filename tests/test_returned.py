@@ -10,6 +10,7 @@ import sla
 from refusals import fails, refused
 from sla.datasets.load import load
 
+VIEWS = sla.Rotation()
 QUICK = {
     "backbone": "convnet4",
     "model__options": {"width": 4},
@@ -79,6 +80,35 @@ def test_heads_and_logits_of_a_method(digits):
     )
     words = "JointAnswers.classify returned (8, 40), not class logits (B, 10)"
     refused(words, answer, JointAnswers(), digits)
+
+
+def test_fields_inferences_and_memory_of_a_method(digits, tmp_path):
+    @dataclass(frozen=True)
+    class Bare(sla.Method):
+        views: sla.Views = VIEWS
+
+    @dataclass(frozen=True)
+    class Other(sla.Baseline):
+        inferences = ("averaged",)
+
+    @dataclass(frozen=True)
+    class TensorMemory(sla.Baseline):
+        def build_memory(self, num_images, num_classes):
+            return torch.zeros(num_images)
+
+    refused("Bare has no criterion: a method has fields views, criterion and head", answer, Bare(), digits)
+    refused("Other.one_pass is 'single', but its inferences are averaged", answer, Other(), digits)
+    words = "TensorMemory.build_memory returned a Tensor, not a module with buffers"
+    refused(words, sla.fit, *digits, tmp_path / "run", method=TensorMemory(), **QUICK)
+
+
+def test_a_method_that_is_no_dataclass_is_saved_without_its_options(tmp_path):
+    class Plain(sla.Method):
+        views, criterion, head = sla.Identity(), sla.cross_entropy, "linear"
+
+    sla.save(sla.create("convnet4", 3, Plain(), width=4), tmp_path / "model.safetensors")
+    refused("method: an object that was passed from Python (Plain)", sla.load, tmp_path / "model.safetensors")
+    assert sla.load(tmp_path / "model.safetensors", method=Plain()).num_classes == 3
 
 
 def test_criteria(digits):

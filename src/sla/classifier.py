@@ -70,6 +70,8 @@ class Classifier(nn.Module):
         check_method(method)
         if not is_whole(num_classes, 2):
             raise InputError(f"a classifier needs at least two classes, not {num_classes!r}")
+        if not isinstance(backbone, nn.Module):
+            raise InputError(f"a backbone is a module, not {backbone!r}; sla.create takes names too")
         width = num_features or getattr(backbone, "num_features", None)
         if not isinstance(width, int):
             kind = type(backbone).__name__
@@ -114,6 +116,9 @@ class Classifier(nn.Module):
 
     def features(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, D)."""
+        if not isinstance(input, Tensor):
+            kind = type(input).__name__
+            raise InputError(f"a classifier takes a tensor of images, not a {kind}; a run takes files")
         if self.check_input and not bool(torch.isfinite(input).all()):
             raise InputError("the input has pixels that are NaN or infinite")
         features = self.backbone(input)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -186,6 +187,10 @@ def fit(
     """
     if config is not None and not isinstance(config, dict):
         raise InputError(f"config must be a tree of settings, not {config!r}")
+    if not isinstance(progress, Progress):
+        raise InputError(f"progress is an object of a subclass of sla.progress.Progress, not {progress!r}")
+    if not isinstance(out, str | PathLike | None):
+        raise InputError(f"out is the run's folder, not {out!r}")
     if say is not None or watch is not None:
         warnings.warn(
             "fit(say=, watch=) will be removed: pass progress=, a subclass of sla.progress.Progress",

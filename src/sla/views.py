@@ -1,6 +1,7 @@
 """Views: the transformations whose index becomes part of the label. Identity is always view 0."""
 
 import copy
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -222,8 +223,7 @@ def expand_views(input: Tensor, views: Views) -> Tensor:
 def apply_view(input: Tensor, views: Views, view: int) -> Tensor:
     """View number `view` of a batch, of the same shape and type; the batch itself stays as it is."""
     # Views from outside this package get a copy: one that works in place would change the next views too.
-    ours = type(views).__module__.startswith("sla.") and not isinstance(views, CustomViews)
-    output = views.apply(input if ours else input.clone(), view)
+    output = views.apply(input if _is_ours(views) else input.clone(), view)
     if not isinstance(output, Tensor):
         kind = type(output).__name__
         raise InputError(f"view {views.names[view]!r} returned a {kind}, not a batch {tuple(input.shape)}")
@@ -248,6 +248,15 @@ def check_views(views: object) -> None:
             f"{kind}.names must name each view, the unchanged image first, as in ('unchanged', 'mirrored'), "
             f"not {names!r}"
         )
+
+
+def check_view_0(views: Views, shape: tuple[int, ...]) -> None:
+    """Raise an error if view 0 of one's own views changes images of this shape (C, H, W)."""
+    for factor in _factors(views):
+        images = torch.linspace(0, 1, 2 * math.prod(shape)).view(2, *shape)
+        if not _is_ours(factor) and not torch.equal(apply_view(images, factor, 0), images):
+            what = f"view 0 of {type(factor).__name__}, {factor.names[0]!r}"
+            raise InputError(f"{what}, changes the image: view 0 must be the image as it is")
 
 
 def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
@@ -322,6 +331,10 @@ def _own_views(name: str) -> Views:
         views = copy.copy(views)  # an object of the caller's, which keeps its own text
     views.text = name
     return views
+
+
+def _is_ours(views: Views) -> bool:
+    return type(views).__module__.startswith("sla.") and not isinstance(views, CustomViews)
 
 
 def _factors(views: Views) -> list[Views]:

@@ -70,7 +70,7 @@ class SLAModule(LightningModule):
         """The hooks of the classifier's modules: `init_from_data` gets the first batch, of all processes."""
         step, steps = self._position()
         if not step and not batch_idx and wants_data(self.model):
-            images = self.all_gather(batch[0])  # the same in every process: weights must not differ
+            images: Any = self.all_gather(batch[0])  # the same in every process: weights must not differ
             init_from_data(self.model, images.flatten(0, images.ndim - batch[0].ndim))
         follow_step(self.model, step, steps)
 

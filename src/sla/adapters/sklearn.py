@@ -21,6 +21,7 @@ from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import spread
 from sla.inference import check_inference
 from sla.methods import Distilled, Method, StepContext, check_method, create_method
+from sla.methods.checks import create_memory
 from sla.sampling.draws import Draws
 from sla.views import Views, check_views, parse_views
 
@@ -197,7 +198,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
         prepare, seed = self._pipeline(train_pipeline), torch.initial_seed()
         method = self.model_.method
-        memory = method.build_memory(len(images), len(self.classes_))
+        memory = create_memory(method, len(images), len(self.classes_))
         memory = memory and memory.to(self.device)
         if wants_data(self.model_):
             some = images[spread(len(images), SAMPLE)]

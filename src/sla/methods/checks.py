@@ -31,6 +31,15 @@ def compute_losses(
     return losses
 
 
+def create_memory(method: Method, num_images: int, num_classes: int) -> nn.Module | None:
+    """The memory of a method, None if it has none."""
+    memory = method.build_memory(num_images, num_classes)
+    if not isinstance(memory, nn.Module | None):
+        what = f"{type(method).__name__}.build_memory returned a {type(memory).__name__}"
+        raise InputError(f"{what}, not a module with buffers, which checkpoints can keep")
+    return memory
+
+
 def check_losses(losses: object, what: str, *names: str) -> None:
     """Raise an error unless this is a dict of scalar tensors, `output` apart, that has these names."""
     if not isinstance(losses, dict):

@@ -1,7 +1,9 @@
 """A backbone, method, views or criterion given as an object: the keys that stand for it."""
 
+import inspect
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -37,7 +39,7 @@ def settings_of(
         keys["method.name"] = method
     elif method is not None:
         check_method(method)
-        if not is_dataclass(method):
+        if not is_dataclass(type(method)):
             raise InputError(f"{type(method).__name__}: a method's class must be a frozen dataclass")
         own = _method_keys(method)
         if not own:
@@ -55,8 +57,21 @@ def settings_of(
     if criterion is not None:
         if not isinstance(criterion, str) and not callable(criterion):
             raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
+        if not isinstance(criterion, str | type):
+            _check_signature(criterion)
         add("method.criterion", "criterion", criterion, "criteria")
     return keys, passed
+
+
+def _check_signature(criterion: Callable[..., Any]) -> None:
+    """Refuse a criterion that cannot be called with two arguments, where that can be known."""
+    try:
+        inspect.signature(criterion).bind("logits", "target")
+    except TypeError as error:
+        name = getattr(criterion, "__name__", type(criterion).__name__)
+        raise InputError(f"the criterion {name} is called with logits and targets: {error}") from None
+    except ValueError:  # written in C
+        return
 
 
 def warn_of_uncompared(method: Method) -> None:

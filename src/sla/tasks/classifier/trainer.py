@@ -18,6 +18,7 @@ from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import Method, StepContext, Unlabelled
+from sla.methods.checks import create_memory
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating
 from sla.runs.loop import Loop, is_new
@@ -52,7 +53,7 @@ class Trainer(Loop):
         method = model.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(config.run.seed, "memory"))
-            memory = method.build_memory(len(plan.train), len(plan.train.classes))
+            memory = create_memory(method, len(plan.train), len(plan.train.classes))
         if memory is not None:
             _check_memory(config, group)
         super().__init__(
