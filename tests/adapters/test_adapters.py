@@ -119,6 +119,9 @@ def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
     SLAModule.load_from_checkpoint(tmp_path / "own.ckpt", model=fresh, weights_only=True)
     assert torch.equal(fresh.eval()(images), models["own"].eval()(images))
     refused("needs a classifier", SLAModule)
+    refused("wraps a Classifier, not a Flatten", SLAModule, torch.nn.Flatten())
+    for step in (again.training_step, again.validation_step):
+        refused("a batch is (images, labels), not a dict", step, {"image": images}, 0)
 
 
 @pytest.mark.slow
@@ -168,7 +171,9 @@ def test_the_sklearn_estimator_refuses_wrong_arrays():
         for value in (0, -1, 1.5):
             with pytest.raises(sla.InputError, match=f"{name} must be a whole number from 1, not {value}"):
                 SLAClassifier(**{name: value}).fit(images, [0, 1, 0, 1])
+    refused("Input should have at least 1 dimension", SLAClassifier().fit, None, [0, 1])
     fitted = SLAClassifier(epochs=np.int64(1)).fit(images, [0, 1, 0, 1])
+    refused("are (1, 4, 16), but those that it was fitted to (1, 8, 8)", fitted.predict, np.zeros((2, 4, 16)))
     images[1, 2, 3] = np.nan
     for call in (lambda: SLAClassifier().fit(images, [0, 1, 0, 1]), lambda: fitted.predict(images)):
         refused("NaN or infinite", call)

@@ -51,6 +51,9 @@ class SLAModule(LightningModule):
         super().__init__()
         if model is None and description is None:
             raise InputError("a Lightning module needs a classifier: SLAModule(sla.create(...))")
+        if not isinstance(model, Classifier | None):
+            kind = type(model).__name__
+            raise InputError(f"a Lightning module wraps a Classifier, not a {kind}: sla.create(module, ...)")
         self.model = build(description, "the checkpoint") if model is None else model  # type: ignore[arg-type]
         self.configure = configure or _sgd
         self.save_hyperparameters({"description": describe(self.model)})
@@ -62,7 +65,7 @@ class SLAModule(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The method's loss of one base batch."""
         step, steps = self._position()
-        losses = self.model(*batch, StepContext(step=step, steps=steps))
+        losses = self.model(*_pair(batch), StepContext(step=step, steps=steps))
         self.log_dict({f"train/{name}": value for name, value in losses.items() if name != "output"})
         return losses["loss"]
 
@@ -70,8 +73,9 @@ class SLAModule(LightningModule):
         """The hooks of the classifier's modules: `init_from_data` gets the first batch, of all processes."""
         step, steps = self._position()
         if not step and not batch_idx and wants_data(self.model):
-            images: Any = self.all_gather(batch[0])  # the same in every process: weights must not differ
-            init_from_data(self.model, images.flatten(0, images.ndim - batch[0].ndim))
+            input, _ = _pair(batch)
+            images: Any = self.all_gather(input)  # the same in every process: weights must not differ
+            init_from_data(self.model, images.flatten(0, images.ndim - input.ndim))
         follow_step(self.model, step, steps)
 
     def _position(self) -> tuple[int, int]:
@@ -83,7 +87,7 @@ class SLAModule(LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """`val/single`, `val/aggregated`, `val/distilled`: accuracies, as far as the method has them."""
-        input, target = batch
+        input, target = _pair(batch)
         for inference, logits in self.model.logits_by_inference(input).items():
             right = (logits.argmax(-1) == target).float().mean()
             self.log(f"val/{inference}", right, batch_size=len(target), prog_bar=True)
@@ -91,6 +95,13 @@ class SLAModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """What `configure` makes of the classifier."""
         return self.configure(self.model)
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise InputError(f"a batch is (images, labels), not a {type(batch).__name__}{size}")
+    return batch[0], batch[1]
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:

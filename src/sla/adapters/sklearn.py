@@ -106,7 +106,8 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError("a classifier needs at least two classes; these labels have one class")
-        self.n_features_in_ = int(np.prod(images.shape[1:]))
+        self.input_shape_ = tuple(images.shape[1:])
+        self.n_features_in_ = int(np.prod(self.input_shape_))
         self._choose_scale(images)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_seed(self.random_state))
@@ -127,6 +128,8 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
                 f"X has {found} features, but SLAClassifier is expecting {self.n_features_in_} features as "
                 "input, the pixels of the images it was fitted to"
             )
+        if (shape := tuple(images.shape[1:])) != self.input_shape_:
+            raise InputError(f"images are {shape}, but those that it was fitted to {self.input_shape_}")
         prepare = self._pipeline(eval_pipeline)
         parts = []
         for batch in images.split(256):
@@ -265,7 +268,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
                 ensure_2d=False,
                 ensure_all_finite=False,
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(" ".join(str(error).split())) from None
         shape = self.image_shape
         if found.ndim == 2 and shape is not None:
