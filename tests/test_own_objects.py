@@ -220,6 +220,41 @@ def test_resuming_compares_images_by_content(digits, tmp_path, stop_at):
     ).read_bytes()
 
 
+@dataclass(frozen=True)
+class Optioned(sla.Baseline):
+    alpha: float = 1.0
+    sizes: tuple = (1, 2)
+    weight: object = None
+
+
+def test_resuming_compares_the_options_of_a_method_of_ones_own(digits, tmp_path, stop_at):
+    out = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        sla.fit(*digits, out=out, method=Optioned(alpha=2.0), **SMALL, progress=stop_at(2))
+    again = {"out": out, "resume": True}
+    refused("'alpha': 3.0", sla.fit, *digits, **again, method=Optioned(alpha=3.0))
+    refused("'sizes': [2, 1]", sla.fit, *digits, **again, method=Optioned(alpha=2.0, sizes=(2, 1)))
+    refused(
+        "method.options is given twice", sla.fit, *digits, method=Optioned(), method__options={"alpha": 2}
+    )
+    run = sla.fit(*digits, **again, method=Optioned(alpha=2.0))
+    assert run.model.method.sizes == (1, 2)  # not the list of its file
+
+
+def test_resuming_says_which_options_it_cannot_compare(own, digits):
+    run, objects = own
+    with pytest.warns(sla.SLAWarning, match="Remembering: weight: no plain data, so not compared"):
+        sla.fit(*digits, out=run.folder, resume=True, **objects)
+
+
+def test_resuming_with_other_views_is_refused(digits, tmp_path, stop_at):
+    mirror, other = (sla.CustomViews(**{name: lambda x: x.flip(-1)}) for name in ("mirror", "flip"))
+    with pytest.raises(StoppedError):
+        sla.fit(*digits, out=tmp_path, views=mirror, **SMALL, progress=stop_at(2))
+    words = "trained with the views identity, mirror, not identity, flip"
+    refused(words, sla.fit, *digits, out=tmp_path, resume=True, views=other)
+
+
 def test_objects_of_ours_become_plain_keys(digits, tmp_path):
     method = sla.SLA(sla.Rotation(0, 180), distill=True, beta=0.5)
     run = sla.fit(*digits, out=tmp_path / "run", method=method, **SMALL)
@@ -256,6 +291,18 @@ def test_few_shot_learning_from_objects(digits, tmp_path):
     assert again.test_set().classes == run.splits.test.classes
 
 
+class Half(nn.Module):
+    def forward(self, input):
+        return input.half()
+
+
+class Turned(Mirror):
+    names = ("turned", "unchanged")
+
+    def apply(self, input, view):
+        return super().apply(input, 1 - view)
+
+
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -265,6 +312,14 @@ def test_few_shot_learning_from_objects(digits, tmp_path):
         ("a method is an object such as SLA()", {"method": 3}),
         ("views are an object such as Rotation()", {"views": 3}),
         ("a criterion is callable", {"criterion": 3}),
+        ("on the meta device", {"backbone": Net().to("meta")}),
+        ("gives torch.float16, not float32", {"backbone": nn.Sequential(Net(), Half())}),
+        ("the criterion <lambda> is called with logits and targets", {"criterion": lambda logits: logits}),
+        ("'nope' is not the name of an object of your own", {"criterion": "nope"}),
+        ("view 0 of Turned, 'turned', changes the image", {"views": Turned()}),
+        ("classes are the names of classes", {"classes": 3}),
+        ("columns are the names of", {"columns": "image"}),
+        ("progress is an object of a subclass", {"progress": print}),
         ("are for named backbones", {"backbone": nn.Flatten(), "model__options": {"width": 3}}),
         ("needs at least two classes", {"classes": ["0"], "y": np.zeros(120)}),
     ],
@@ -310,6 +365,30 @@ def test_runs_and_predictions_can_be_pickled(finished_run, digits):
     assert first.names == second.names == pickle.loads(pickle.dumps(first)).names
 
 
+class Expanded(Net):
+    """A buffer and a weight whose elements are one number in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1).expand(6))
+        self.shift = nn.Parameter(torch.zeros(1).expand(6))
+
+    def forward(self, images):
+        return super().forward(images).mean((2, 3)) * self.scale + self.shift
+
+
+def test_expanded_tensors_are_trained_saved_and_opened_again(digits, tmp_path):
+    averaged = {"optimizer__ema": 0.9, "method__name": "baseline"}
+    run = sla.fit(*digits, out=tmp_path / "run", backbone=Expanded(), **QUICK, **averaged)
+    again = sla.open_run(run.folder, backbone=Expanded())
+    assert len(again.model.backbone.shift.unique()) > 1
+    model = sla.create(Expanded(), 3, sla.Baseline(), num_features=6)
+    model.backbone.scale.copy_(torch.arange(6.0))
+    sla.save(model, tmp_path / "model.safetensors")
+    loaded = sla.load(tmp_path / "model.safetensors", backbone=Expanded())
+    assert loaded.backbone.scale.tolist() == [0, 1, 2, 3, 4, 5]
+
+
 class Tied(nn.Module):
     """Two layers with one weight, and a branch that depends on values."""
 
@@ -348,6 +427,23 @@ def test_other_views_than_those_of_training_are_refused(tmp_path):
     assert loaded.method.views.names == Mirror.names
     words = "trained with the views unchanged, mirrored, not 0°, 180°"
     refused(words, sla.load, tmp_path / "model.safetensors", backbone=backbone, views=sla.Rotation(0, 180))
+
+
+def test_wrong_arguments_of_create_save_and_load_get_one_line(tmp_path):
+    path = tmp_path / "model.safetensors"
+    model = sla.create(Net(), 3, sla.Baseline(), num_features=6)
+    sla.save(model, path)
+    for backbone in (3, "resnet8", Net):
+        refused("backbone: a module to load the weights into", sla.load, path, backbone=backbone)
+    refused("views are an object such as Rotation()", sla.load, path, backbone=Net(), views=3)
+    refused("no device 'gpu' on this machine", sla.load, path, "gpu", backbone=Net())
+    refused("a backbone is a name or a module, not None", sla.create, None, 3)
+    refused("a backbone is a module, not 'resnet8'", sla.Classifier, "resnet8", 3, sla.SLA())
+    refused("origin must be what JSON can hold, not a set", sla.save, model, path, origin={1})
+    lazy = sla.create(nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), 3, sla.Baseline(), num_features=6)
+    refused("a lazy layer has no weights yet", sla.save, lazy, path)
+    refused("takes a tensor of images, not a ndarray", model, np.zeros((2, 1, 8, 8), np.float32))
+    refused("out is the run's folder, not 3", sla.fit, [], [], 3)
 
 
 def test_only_classifiers_are_saved_wrapped_or_not(tmp_path):

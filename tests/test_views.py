@@ -146,3 +146,32 @@ def test_half_turns_work_on_any_shape_and_any_channels():
 )
 def test_wrong_views_are_refused_in_one_clear_line(call, words):
     refused(words, call)
+
+
+class Darkening(sla.Views):
+    """Works in place, view 0 too."""
+
+    names = ("unchanged", "darker", "black")
+
+    def apply(self, input, view):
+        return input.mul_((1.0, 0.5, 0.0)[view])
+
+
+def test_views_that_work_in_place_change_nothing_but_their_own_view():
+    images = torch.rand(3, 1, 4, 4) + 1
+    before = images.clone()
+    wanted = torch.stack([before, before * 0.5, before * 0], 1)
+    custom = sla.CustomViews(darker=lambda x: x.mul_(0.5), black=lambda x: x.zero_())
+    for views in (Darkening(), custom):
+        torch.testing.assert_close(views.stack(images), wanted)
+        torch.testing.assert_close((sla.Rotation(0, 180) * views).apply(images, 1), before * 0.5)
+        torch.testing.assert_close((views * sla.Rotation(0, 180)).stack(images)[:, ::2], wanted)
+        index = torch.tensor([[0, 2], [1, 0], [2, 1]])
+        taken = sla.take_views(images, views, index).unflatten(0, (3, 2))
+        torch.testing.assert_close(taken, wanted[torch.arange(3).unsqueeze(1), index])
+        torch.testing.assert_close(images, before)
+
+
+def test_views_of_another_type_are_cast_back():
+    views = sla.CustomViews(halved=lambda x: x.double() / 2)
+    assert sla.expand_views(torch.rand(2, 1, 4, 4), views).dtype == torch.float32

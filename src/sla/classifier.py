@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sla.anytime import AnytimeRule, Settled, classify_until_settled, settle
 from sla.errors import InputError, SLAWarning
@@ -15,7 +16,9 @@ from sla.inference import check_average, check_inference
 from sla.labels import Target, check_target
 from sla.losses import growth_loss
 from sla.methods import NO_CONTEXT, Method, StepContext, check_method
+from sla.methods.checks import check_logits, check_losses, compute_losses
 from sla.renamed import renamed_arguments
+from sla.views import apply_view
 
 
 class _LabelsAndProbabilities(NamedTuple):
@@ -67,6 +70,8 @@ class Classifier(nn.Module):
         check_method(method)
         if not is_whole(num_classes, 2):
             raise InputError(f"a classifier needs at least two classes, not {num_classes!r}")
+        if not isinstance(backbone, nn.Module):
+            raise InputError(f"a backbone is a module, not {backbone!r}; sla.create takes names too")
         width = num_features or getattr(backbone, "num_features", None)
         if not isinstance(width, int):
             kind = type(backbone).__name__
@@ -82,6 +87,10 @@ class Classifier(nn.Module):
         self._warned = False
         self._check_class_weights()
         self.heads = method.build_heads(width, self.num_classes)
+        if not isinstance(self.heads, nn.ModuleDict):
+            found = type(self.heads).__name__
+            raise InputError(f"{type(method).__name__}.build_heads returned a {found}, not an nn.ModuleDict")
+        _unshare_elements(backbone)
         # A criterion with tensors (class weights) moves to a device with the model.
         self.criterion = method.criterion if isinstance(method.criterion, nn.Module) else None
 
@@ -107,6 +116,9 @@ class Classifier(nn.Module):
 
     def features(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, D)."""
+        if not isinstance(input, Tensor):
+            kind = type(input).__name__
+            raise InputError(f"a classifier takes a tensor of images, not a {kind}; a run takes files")
         if self.check_input and not bool(torch.isfinite(input).all()):
             raise InputError("the input has pixels that are NaN or infinite")
         features = self.backbone(input)
@@ -150,14 +162,15 @@ class Classifier(nn.Module):
         seen, more = self.method.expand(input, context.views), context.unlabelled
         if more is None:
             features = self.features(seen)
-            losses = self.method.losses(self.heads, features, target, context)
+            losses = compute_losses(self.method, self.heads, features, target, context, self.num_classes)
         else:  # in one pass: batch norm sees both, and DDP and torch.compile one call
             unlabelled = self.method.expand(more.images, more.views)
             features, others = self.features(torch.cat([seen, unlabelled])).split(
                 [seen.shape[0], unlabelled.shape[0]]
             )
-            losses = self.method.losses(self.heads, features, target, context)
+            losses = compute_losses(self.method, self.heads, features, target, context, self.num_classes)
             found = self.method.unlabelled_losses(self.heads, others, context)
+            check_losses(found, f"{type(self.method).__name__}.unlabelled_losses", "loss")
             losses |= found | {"loss": losses["loss"] + more.share * found["loss"]}
         if context.before is not None:
             before, weight, temperature = context.before
@@ -169,7 +182,7 @@ class Classifier(nn.Module):
         """Class logits (B, N) from features (B, D) of unchanged images, in one pass: single or distilled."""
         inference = inference or self.best_inference
         check_inference(inference, tuple(name for name in self.method.inferences if name != "aggregated"))
-        return self.method.classify(self.heads, features, inference)
+        return self._answer(features, inference)
 
     @renamed_arguments(how="inference", mean="average")
     def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
@@ -184,9 +197,17 @@ class Classifier(nn.Module):
             if average != "logits":
                 raise InputError(f"anytime inference averages logits, not {average}")
             return self.anytime(input).logits
-        if inference != "aggregated":
-            return self.method.classify(self.heads, self.features(input), inference)
-        return self.method.aggregate(self.heads, self.view_features(input), average)
+        features = self.view_features(input) if inference == "aggregated" else self.features(input)
+        return self._answer(features, inference, average)
+
+    def _answer(self, features: Tensor, inference: str, average: str = "logits") -> Tensor:
+        """Class logits (B, N) from features (B, D), or (B*M, D) for aggregated inference."""
+        if inference == "aggregated":
+            name, found = "aggregate", self.method.aggregate(self.heads, features, average)
+        else:
+            name, found = "classify", self.method.classify(self.heads, features, inference)
+        check_logits(found, f"{type(self.method).__name__}.{name}", self.num_classes)
+        return found
 
     def anytime(self, input: Tensor, plain: Tensor | None = None) -> Settled:
         """Class logits (B, N) from as many views as each image needs, and their numbers (B,).
@@ -206,7 +227,7 @@ class Classifier(nn.Module):
         def classify(images: Tensor, view: int) -> Tensor:
             if view == 0 and plain is not None and len(images) == len(plain):
                 return self.method.classify_view(self.heads, plain, view)
-            seen = self.method.views.apply(images, view)
+            seen = apply_view(images, self.method.views, view)
             return self.method.classify_view(self.heads, self.features(seen), view)
 
         return classify_until_settled(classify, input, rule)
@@ -238,10 +259,7 @@ class Classifier(nn.Module):
         inferences, found = self.method.inferences, {}
         plain = features[:: len(self.method.views)] if "aggregated" in inferences else features
         for inference in inferences:
-            if inference == "aggregated":
-                found[inference] = self.method.aggregate(self.heads, features, "logits")
-            else:
-                found[inference] = self.method.classify(self.heads, plain, inference)
+            found[inference] = self._answer(features if inference == "aggregated" else plain, inference)
         return found
 
     @renamed_arguments(how="inference", mean="average")
@@ -280,3 +298,10 @@ class Classifier(nn.Module):
             values = getattr(criterion, name, None)
             if isinstance(values, Tensor) and values.ndim == 1 and len(values) != self.num_classes:
                 raise InputError(f"{len(values)} {meaning} do not fit {self.num_classes} classes")
+
+
+def _unshare_elements(module: nn.Module) -> None:
+    """Give each element of an expanded tensor a place of its own: otherwise no weights can be loaded."""
+    for value in (*module.parameters(), *module.buffers()):
+        if not is_lazy(value) and value.layout is torch.strided and 0 in value.stride():
+            value.data = value.data.clone(memory_format=torch.contiguous_format)

@@ -33,7 +33,7 @@ def nearest(name: str, choices: "list[str] | tuple[str, ...]") -> str:
     """`", did you mean 'rot4'?"` for the choice closest to name, or the list of choices."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, choices, n=1, cutoff=0.5)
+    close = get_close_matches(str(name), choices, n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else f"; one of: {', '.join(choices)}"
 
 

@@ -1,21 +1,23 @@
 """Classifiers by name: `create` one from a backbone and a method, `save` it, `load` it."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sla.anytime import AnytimeRule
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
+from sla.heads import check_device
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
 from sla.model_file import read_model_file, write_model_file
 from sla.plugins import import_plugin, is_passed, name_of, passed_name, passing
-from sla.views import Views, parse_views
+from sla.views import Views, check_views, parse_views
 
 FORMAT = 1
 DESCRIPTION: dict[str, type | tuple[type, ...]] = {  # the metadata of a saved file
@@ -54,6 +56,8 @@ def create(
                 f"options {', '.join(options)} are for named backbones, not for a module of yours"
             )
         return Classifier(backbone, num_classes, method, num_features=width, check_input=check_input)
+    if not isinstance(backbone, str):
+        raise InputError(f"a backbone is a name or a module, not {backbone!r}")
     model = Classifier(create_backbone(backbone, **options), num_classes, method, check_input=check_input)
     # `load` rebuilds the backbone and takes its weights from the file, so pretrained ones are not needed.
     model.spec = {"backbone": backbone, "options": {k: v for k, v in options.items() if k != "pretrained"}}
@@ -71,6 +75,11 @@ def save(model: Classifier, path: str | Path, **about: Any) -> None:
     if not isinstance(model, Classifier):
         raise InputError(f"sla.save writes a Classifier, not {type(model).__name__}: sla.create(module, ...)")
     described = describe(model) | {"about": about}
+    for name, value in about.items():
+        if not _is_plain(value):
+            raise InputError(f"sla.save: {name} must be what JSON can hold, not a {type(value).__name__}")
+    if any(is_lazy(value) for value in (*model.parameters(), *model.buffers())):
+        raise InputError("sla.save: a lazy layer has no weights yet: call the model with a batch first")
     # What a criterion learns is for training alone: checkpoints keep it in their state.
     tensors = {n: v for n, v in model.state_dict().items() if not n.startswith("criterion.")}
     write_model_file(Path(path), tensors, described)
@@ -96,6 +105,11 @@ def load(
         method: a method of yours, likewise.
         views: views of yours, where the file says that they were passed from Python.
     """
+    check_device(device)
+    if not isinstance(backbone, nn.Module | None):
+        raise InputError(f"backbone: a module to load the weights into, not {backbone!r}")
+    if views is not None:
+        check_views(views)
     described, weights = read_saved(path)
     model = build(described, path, backbone=backbone, method=method, views=views)
     try:
@@ -146,10 +160,7 @@ def build(
             options = {"num_features": options.get("num_features")}
         kind = described["backbone"] if backbone is None else backbone
         model = create(kind, described["num_classes"], method, **options)
-        known = described.get("view_names")
-        if known is not None and known != list(model.method.views.names):
-            given = ", ".join(model.method.views.names)
-            raise InputError(f"it was trained with the views {', '.join(map(str, known))}, not {given}")
+        check_view_names(described, model.method.views)
         if "anytime" in described:
             model.anytime_rule = AnytimeRule.from_dict(described["anytime"])
     except MissingExtraError:
@@ -160,6 +171,15 @@ def build(
         raise InputError(f"{where}: its description is damaged ({type(error).__name__})") from error
     model.class_names, model.about = described["classes"], described["about"]
     return model
+
+
+def check_view_names(described: dict[str, Any], views: Views) -> None:
+    """Raise an error unless the views are called as those that the described classifier was trained with."""
+    known, given = described.get("view_names"), list(views.names)
+    if known is not None and known != given:
+        raise InputError(
+            f"the model was trained with the views {', '.join(map(str, known))}, not {', '.join(given)}"
+        )
 
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -180,6 +200,8 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def describe_method(method: Method) -> dict[str, Any]:
     """A method as plain data, without the criterion, which inference does not need."""
+    if not is_dataclass(type(method)):
+        return {"name": passed_name("method", method)}
     names = [
         name for name, declared in METHODS.items() if declared.make is type(method) and not declared.preset
     ]
@@ -215,9 +237,9 @@ def text_of_views(views: Views) -> str:
     return views.text if same else passed_name("views", views)
 
 
-def _is_plain(described: dict[str, Any]) -> bool:
+def _is_plain(value: Any) -> bool:
     try:
-        json.dumps(described)
+        json.dumps(value)
     except (TypeError, ValueError):
         return False
     return True

@@ -136,6 +136,14 @@ class PlainHead(JointHead):
         super().__init__(in_features, num_classes, 1, kind, scale)
 
 
+def check_device(device: str | torch.device) -> None:
+    """Raise an error if a device is unknown or not there."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError):
+        raise InputError(f"no device {device!r} on this machine; cpu always works") from None
+
+
 def is_whole(value: object, least: int) -> bool:
     """Whether this is an integer (Python or numpy) of at least `least`."""
     return isinstance(value, Integral) and int(value) >= least

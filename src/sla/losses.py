@@ -85,7 +85,11 @@ def own_logits(joint_logits: Logits, num_views: int, views: Tensor | None = None
 def apply_criterion(criterion: Criterion, logits: Logits, target: Target) -> Tensor:
     """The criterion of logits (rows, N) and their labels."""
     if not isinstance(logits, LinearLogits):
-        return criterion(logits, target)
+        loss = criterion(logits, target)
+        if not isinstance(loss, Tensor):
+            name = getattr(criterion, "__name__", type(criterion).__name__)
+            raise InputError(f"the criterion {name} returned a {type(loss).__name__}, not a scalar tensor")
+        return loss
     of_linear = _of_linear(criterion, target)
     assert of_linear is not None
     return of_linear(*logits.head.linear_form(logits.features), target)

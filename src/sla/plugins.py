@@ -81,6 +81,8 @@ def import_plugin(name: str) -> Any:
                 "sla.fit, sla.open_run or sla.load"
             )
         return _passed[role]
+    if not is_plugin_name(name):
+        raise InputError(f"{name!r} is not the name of an object of your own: package.module:Name")
     if name not in _allowed:
         raise InputError(
             f"{name} is custom code, and you have not allowed it: add --allow {name} if you trust it "

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -39,7 +40,7 @@ from sla.runs.plan import Plan
 from sla.runs.run import CHOSEN, OpenedRun
 from sla.runs.signals import Stop
 from sla.runs.stages import explaining_a_full_disk, run_stages
-from sla.tasks.classifier.passed_objects import settings_of
+from sla.tasks.classifier.passed_objects import settings_of, warn_of_uncompared
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, find_task, make_config, with_values
 from sla.views import Views
@@ -186,6 +187,10 @@ def fit(
     """
     if config is not None and not isinstance(config, dict):
         raise InputError(f"config must be a tree of settings, not {config!r}")
+    if not isinstance(progress, Progress):
+        raise InputError(f"progress is an object of a subclass of sla.progress.Progress, not {progress!r}")
+    if not isinstance(out, str | PathLike | None):
+        raise InputError(f"out is the run's folder, not {out!r}")
     if say is not None or watch is not None:
         warnings.warn(
             "fit(say=, watch=) will be removed: pass progress=, a subclass of sla.progress.Progress",
@@ -212,6 +217,8 @@ def fit(
     tree = with_values(config or {}, {"data.source": str(source), **given})
     own = Path("runs") / splits.name if isinstance(splits, Objects) else default_folder(str(source))
     folder = Path(out) if out is not None else own
+    if resume and "method" in passed:
+        warn_of_uncompared(passed["method"])
     with passing(**passed):
         return train(make_config(tree), folder, resume=resume, splits=splits, progress=progress)
 

@@ -1,6 +1,7 @@
 """Views: the transformations whose index becomes part of the label. Identity is always view 0."""
 
 import copy
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +43,7 @@ class Views:
 
     def stack(self, input: Tensor) -> Tensor:
         """All views of a batch: (B, ...) -> (B, M, ...), in the memory layout of the batch."""
-        seen = [_seen(input, self, view) for view in range(len(self))]
+        seen = [apply_view(input, self, view) for view in range(len(self))]
         channels_last = torch.channels_last
         if input.ndim != 4 or input.is_contiguous() or not input.is_contiguous(memory_format=channels_last):
             return torch.stack(seen, 1)
@@ -200,7 +201,7 @@ class Product(Views):
     def apply(self, input: Tensor, view: int) -> Tensor:
         """First's view i, then second's view j, where view = i * len(second) + j."""
         i, j = divmod(view, len(self.second))
-        return self.second.apply(self.first.apply(input, i), j)
+        return apply_view(apply_view(input, self.first, i), self.second, j)
 
     def stack(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, M, ...); each of first's views is computed once."""
@@ -219,12 +220,43 @@ def expand_views(input: Tensor, views: Views) -> Tensor:
     return views.stack(input).flatten(0, 1)
 
 
+def apply_view(input: Tensor, views: Views, view: int) -> Tensor:
+    """View number `view` of a batch, of the same shape and type; the batch itself stays as it is."""
+    # Views from outside this package get a copy: one that works in place would change the next views too.
+    output = views.apply(input if _is_ours(views) else input.clone(), view)
+    if not isinstance(output, Tensor):
+        kind = type(output).__name__
+        raise InputError(f"view {views.names[view]!r} returned a {kind}, not a batch {tuple(input.shape)}")
+    if output.shape != input.shape:
+        shapes = f"{tuple(input.shape)} into {tuple(output.shape)}"
+        raise InputError(
+            f"view {views.names[view]!r} turned {shapes}: a view must keep the shape of its batch"
+        )
+    return output.to(input.dtype)
+
+
 def check_views(views: object) -> None:
-    """Raise an error unless this is a `Views` object."""
+    """Raise an error unless this is a `Views` object that names its views."""
     if isinstance(views, str):
         raise InputError(f"views are an object such as Rotation(), not text: parse_views({views!r})")
     if not isinstance(views, Views):
         raise InputError(f"views are an object such as Rotation(), not {views!r}")
+    names = getattr(views, "names", None)
+    if not isinstance(names, tuple | list) or not names or not all(isinstance(name, str) for name in names):
+        kind = type(views).__name__
+        raise InputError(
+            f"{kind}.names must name each view, the unchanged image first, as in ('unchanged', 'mirrored'), "
+            f"not {names!r}"
+        )
+
+
+def check_view_0(views: Views, shape: tuple[int, ...]) -> None:
+    """Raise an error if view 0 of one's own views changes images of this shape (C, H, W)."""
+    for factor in _factors(views):
+        images = torch.linspace(0, 1, 2 * math.prod(shape)).view(2, *shape)
+        if not _is_ours(factor) and not torch.equal(apply_view(images, factor, 0), images):
+            what = f"view 0 of {type(factor).__name__}, {factor.names[0]!r}"
+            raise InputError(f"{what}, changes the image: view 0 must be the image as it is")
 
 
 def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
@@ -248,7 +280,7 @@ def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
     for view in range(1, len(views)):
         rows = (flat == view).nonzero().squeeze(1)
         if len(rows):
-            output[rows] = _seen(output[rows], views, view)
+            output[rows] = apply_view(output[rows], views, view)
     return output
 
 
@@ -301,15 +333,8 @@ def _own_views(name: str) -> Views:
     return views
 
 
-def _seen(input: Tensor, views: Views, view: int) -> Tensor:
-    """One view of a batch, which must preserve its shape."""
-    output = views.apply(input, view)
-    if output.shape != input.shape:
-        shapes = f"{tuple(input.shape)} into {tuple(output.shape)}"
-        raise InputError(
-            f"view {views.names[view]!r} turned {shapes}: a view must keep the shape of its batch"
-        )
-    return output
+def _is_ours(views: Views) -> bool:
+    return type(views).__module__.startswith("sla.") and not isinstance(views, CustomViews)
 
 
 def _factors(views: Views) -> list[Views]:

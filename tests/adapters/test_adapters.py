@@ -119,6 +119,9 @@ def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
     SLAModule.load_from_checkpoint(tmp_path / "own.ckpt", model=fresh, weights_only=True)
     assert torch.equal(fresh.eval()(images), models["own"].eval()(images))
     refused("needs a classifier", SLAModule)
+    refused("wraps a Classifier, not a Flatten", SLAModule, torch.nn.Flatten())
+    for step in (again.training_step, again.validation_step):
+        refused("a batch is (images, labels), not a dict", step, {"image": images}, 0)
 
 
 @pytest.mark.slow
@@ -168,7 +171,9 @@ def test_the_sklearn_estimator_refuses_wrong_arrays():
         for value in (0, -1, 1.5):
             with pytest.raises(sla.InputError, match=f"{name} must be a whole number from 1, not {value}"):
                 SLAClassifier(**{name: value}).fit(images, [0, 1, 0, 1])
+    refused("Input should have at least 1 dimension", SLAClassifier().fit, None, [0, 1])
     fitted = SLAClassifier(epochs=np.int64(1)).fit(images, [0, 1, 0, 1])
+    refused("are (1, 4, 16), but those that it was fitted to (1, 8, 8)", fitted.predict, np.zeros((2, 4, 16)))
     images[1, 2, 3] = np.nan
     for call in (lambda: SLAClassifier().fit(images, [0, 1, 0, 1]), lambda: fitted.predict(images)):
         refused("NaN or infinite", call)
@@ -201,6 +206,101 @@ def test_the_sklearn_estimator_gives_a_method_its_context(digits):
     assert contexts[-1].memory.seen.all()
     for method in ("sla+ema", "distilled"):
         refused("learns from a teacher", SLAClassifier(method, backbone=Flat()).fit, x, y)
+
+
+@pytest.mark.parametrize(
+    ("words", "parameters"),
+    [
+        ("learning_rate must be a number above 0, not 'fast'", {"learning_rate": "fast"}),
+        ("learning_rate must be a number above 0, not -1", {"learning_rate": -1}),
+        ("learning_rate must be a number above 0, not nan", {"learning_rate": float("nan")}),
+        ("resolution must be None or a whole number", {"resolution": 8.5}),
+        ("image_shape must be", {"image_shape": (8,)}),
+        ("image_shape must be", {"image_shape": 8}),
+        ("a backbone is a name or a module, not 3", {"backbone": 3}),
+        ("no backbone is called 'resnet9999x'", {"backbone": "resnet9999x"}),
+        ("augment is a text", {"augment": None}),
+        ("unknown", {"augment": "crops(4)"}),
+        ("weights are none or pretrained", {"weights": None}),
+        ("is for a named backbone", {"weights": "pretrained", "backbone": torch.nn.Flatten()}),
+        ("views are an object such as Rotation()", {"views": 4}),
+        ("unknown view 'rot5'", {"views": "rot5"}),
+        ("a method is an object such as SLA()", {"method": 3}),
+        ("unknown method 'slaa'", {"method": "slaa"}),
+        ("no device 'gpu' on this machine", {"device": "gpu"}),
+        ("no device 7.5 on this machine", {"device": 7.5}),
+        ("random_state: 'lucky' cannot be used to seed", {"random_state": "lucky"}),
+        ("this model has no distilled inference", {"method": "sla", "inference": "distilled"}),
+        ("unknown inference 3", {"inference": 3}),
+    ],
+)
+def test_the_sklearn_estimator_refuses_wrong_parameters_in_one_line(words, parameters):
+    pytest.importorskip("sklearn")
+    from sla.adapters.sklearn import SLAClassifier
+
+    images = np.random.default_rng(0).random((4, 8, 8))
+    refused(words, SLAClassifier(**{"epochs": 1} | parameters).fit, images, [0, 1, 0, 1])
+
+
+class Hooked(torch.nn.Module):
+    """Counts pixels and steps."""
+
+    num_features = 64
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+        self.register_buffer("seen", torch.zeros(()))
+        self.steps = []
+
+    def init_from_data(self, images):
+        self.seen.copy_(torch.tensor(float(len(images))))
+
+    def on_step(self, step, steps):
+        self.steps.append((step, steps))
+
+    def forward(self, input):
+        return self.layer(input.flatten(1))
+
+
+def test_the_sklearn_estimator_calls_the_hooks(digits):
+    pytest.importorskip("sklearn")
+    from sla.adapters.sklearn import SLAClassifier
+
+    criterion = sla.CrossEntropy(torch.tensor([1.0, 3.0]), start=0.5)
+    method = sla.SLA(sla.Rotation(0, 180), criterion=criterion)
+    quick = SLAClassifier(method, backbone=Hooked(), epochs=2, batch_size=10)
+    quick.fit(digits[0][:20, 0].numpy(), digits[1][:20] % 2)
+    trained = quick.model_
+    assert trained.backbone.seen == 20
+    assert trained.backbone.steps == [(step, 4) for step in range(4)]
+    assert trained.criterion.weight.tolist() == [1, 3]  # deferred until half of the steps
+    assert criterion.weight.tolist() == [1, 1]  # the parameter stays as it was
+    assert quick.backbone.steps == []
+
+
+def test_lightning_calls_the_hooks_and_passes_the_step(digits, tmp_path):
+    _import_lightning()
+    from lightning.pytorch import Trainer
+
+    from sla.adapters.lightning import SLAModule
+
+    images, targets = digits[0][:20] / 255, torch.as_tensor(digits[1][:20])
+    loader = DataLoader(TensorDataset(images, targets), batch_size=5)
+    method = sla.SLA(sla.Rotation(0, 180), distill=True, student_from=0.5)
+    module = SLAModule(sla.create(Hooked(), 10, method))
+    quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
+    options = {"accelerator": "cpu", "logger": False, "default_root_dir": tmp_path, **quiet}
+    trainer = Trainer(max_epochs=2, **options)
+    trainer.fit(module, loader)
+    backbone = module.model.backbone
+    assert backbone.seen == 5  # the first batch
+    assert backbone.steps == [(step, 8) for step in range(8)]
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    backbone.seen.zero_()
+    Trainer(max_epochs=3, **options).fit(module, loader, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    assert backbone.seen == 5  # of the checkpoint
+    assert backbone.steps[8:] == [(step, 12) for step in range(8, 12)]
 
 
 class Flat(torch.nn.Module):

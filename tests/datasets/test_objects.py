@@ -75,6 +75,7 @@ def kinds(images, labels):
         "float tensor": (Objects(tensor / 255, numbers), 1),
         "float numpy": (Objects(grey.astype(np.float64) / 255, labels.tolist()), 1),
         "bfloat16": (Objects((tensor > 127).bfloat16(), numbers), 1),
+        "sparse": (Objects(tensor.to_sparse(), numbers), 1),
         "a list of Pillow": (Objects(pillow, labels), 1),
         "TensorDataset": (Objects(TensorDataset(tensor, numbers)), 1),
         "Dataset of Pillow": (Objects(Pictures(images, labels, Image.fromarray)), 1),

@@ -1,6 +1,7 @@
 """A Lightning module around a classifier."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from sla.backbones.torchvision_import import import_torchvision
 from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.factory import build, describe
+from sla.hooks import follow_step, init_from_data, wants_data
+from sla.methods import StepContext
 
 for name in [
     name for name in sys.modules if name.startswith("lightning.") and "lightning" not in sys.modules
@@ -48,6 +51,9 @@ class SLAModule(LightningModule):
         super().__init__()
         if model is None and description is None:
             raise InputError("a Lightning module needs a classifier: SLAModule(sla.create(...))")
+        if not isinstance(model, Classifier | None):
+            kind = type(model).__name__
+            raise InputError(f"a Lightning module wraps a Classifier, not a {kind}: sla.create(module, ...)")
         self.model = build(description, "the checkpoint") if model is None else model  # type: ignore[arg-type]
         self.configure = configure or _sgd
         self.save_hyperparameters({"description": describe(self.model)})
@@ -58,13 +64,30 @@ class SLAModule(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The method's loss of one base batch."""
-        losses = self.model(*batch)
+        step, steps = self._position()
+        losses = self.model(*_pair(batch), StepContext(step=step, steps=steps))
         self.log_dict({f"train/{name}": value for name, value in losses.items() if name != "output"})
         return losses["loss"]
 
+    def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """The hooks of the classifier's modules: `init_from_data` gets the first batch, of all processes."""
+        step, steps = self._position()
+        if not step and not batch_idx and wants_data(self.model):
+            input, _ = _pair(batch)
+            images: Any = self.all_gather(input)  # the same in every process: weights must not differ
+            init_from_data(self.model, images.flatten(0, images.ndim - input.ndim))
+        follow_step(self.model, step, steps)
+
+    def _position(self) -> tuple[int, int]:
+        """The number of this step and of all, which is 0 where the trainer does not know it."""
+        if self._trainer is None:  # a step that is called by hand
+            return 0, 0
+        steps = self.trainer.estimated_stepping_batches
+        return self.trainer.global_step, int(steps) if 0 < steps < math.inf else 0
+
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """`val/single`, `val/aggregated`, `val/distilled`: accuracies, as far as the method has them."""
-        input, target = batch
+        input, target = _pair(batch)
         for inference, logits in self.model.logits_by_inference(input).items():
             right = (logits.argmax(-1) == target).float().mean()
             self.log(f"val/{inference}", right, batch_size=len(target), prog_bar=True)
@@ -72,6 +95,13 @@ class SLAModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """What `configure` makes of the classifier."""
         return self.configure(self.model)
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise InputError(f"a batch is (images, labels), not a {type(batch).__name__}{size}")
+    return batch[0], batch[1]
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:

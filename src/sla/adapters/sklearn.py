@@ -1,7 +1,9 @@
 """A scikit-learn style estimator: `fit`, `predict`, `predict_proba` and `score` on arrays of images."""
 
 import copy
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,14 @@ from sla.backbones import count_features, find_weights
 from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.factory import create
-from sla.heads import is_whole
-from sla.methods import Distilled, Method, StepContext, create_method
+from sla.heads import check_device, is_whole
+from sla.hooks import follow_step, init_from_data, wants_data
+from sla.images.store import spread
+from sla.inference import check_inference
+from sla.methods import Distilled, Method, StepContext, check_method, create_method
+from sla.methods.checks import create_memory
 from sla.sampling.draws import Draws
-from sla.views import parse_views
+from sla.views import Views, check_views, parse_views
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -28,6 +34,7 @@ except ImportError:
     raise MissingExtraError("the scikit-learn estimator", "report") from None
 
 LEVELS = 255
+SAMPLE = 2048  # training images for modules that are initialised from data
 
 
 class _NotFittedError(InputError, NotFittedError):
@@ -43,7 +50,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         method: a name (`sla+sd`, `sla`, `baseline`, ...) or a method object; none that needs a teacher.
-        views: a text such as `rot4`; the views of a method given by name.
+        views: a text such as `rot4`, or an object such as `Rotation()`; of a method given by name.
         backbone: a name, or a module from images to features; a copy of it is trained.
         weights: none, or pretrained: published weights of the named backbone.
         augment: label-preserving augmentation, e.g. `crop(1)`, `crop(4), flip`, or none.
@@ -64,7 +71,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         method: str | Method = "sla+sd",
-        views: str = "rot4",
+        views: str | Views = "rot4",
         backbone: str | nn.Module = "resnet8",
         weights: str = "none",
         augment: str = "none",
@@ -93,20 +100,19 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "SLAClassifier":  # noqa: N803
         """Train on all of X, from the first weights on."""
-        for name in ("epochs", "batch_size"):
-            if not is_whole(getattr(self, name), 1):
-                raise InputError(f"{name} must be a whole number from 1, not {getattr(self, name)!r}")
+        self._check_parameters()
         images = self._images(X)
         labels = _labels(y, len(images))
         self.classes_, numbers = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError("a classifier needs at least two classes; these labels have one class")
-        self.n_features_in_ = int(np.prod(images.shape[1:]))
+        self.input_shape_ = tuple(images.shape[1:])
+        self.n_features_in_ = int(np.prod(self.input_shape_))
         self._choose_scale(images)
         with torch.random.fork_rng(devices=[]):
-            seed = self.random_state
-            torch.manual_seed(seed if isinstance(seed, int) else check_random_state(seed).randint(2**31))
+            torch.manual_seed(_seed(self.random_state))
             self.model_ = self._build(len(self.classes_), images).to(self.device)
+            check_inference(self.inference or self.model_.best_inference, self.model_.inferences)
             self.n_iter_ = self._train(images, torch.as_tensor(numbers))
         self.model_.class_names = [str(label) for label in self.classes_]
         self.model_.eval()
@@ -122,6 +128,8 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
                 f"X has {found} features, but SLAClassifier is expecting {self.n_features_in_} features as "
                 "input, the pixels of the images it was fitted to"
             )
+        if (shape := tuple(images.shape[1:])) != self.input_shape_:
+            raise InputError(f"images are {shape}, but those that it was fitted to {self.input_shape_}")
         prepare = self._pipeline(eval_pipeline)
         parts = []
         for batch in images.split(256):
@@ -141,10 +149,37 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.poor_score = True  # on rows of numbers, which are no images
         return tags
 
+    def _check_parameters(self) -> None:
+        """Raise an error for what only `fit` may refuse: scikit-learn sets parameters to anything."""
+        for name in ("epochs", "batch_size"):
+            if not is_whole(getattr(self, name), 1):
+                raise InputError(f"{name} must be a whole number from 1, not {getattr(self, name)!r}")
+        rate, shape = self.learning_rate, self.image_shape
+        if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate < math.inf:
+            raise InputError(f"learning_rate must be a number above 0, not {rate!r}")
+        if self.resolution is not None and not is_whole(self.resolution, 1):
+            raise InputError(f"resolution must be None or a whole number from 1, not {self.resolution!r}")
+        sides = shape if isinstance(shape, tuple | list) else ()
+        if shape is not None and (len(sides) not in (2, 3) or not all(is_whole(side, 1) for side in sides)):
+            raise InputError(f"image_shape must be (H, W), (C, H, W) or (H, W, C), not {shape!r}")
+        if not isinstance(self.backbone, str | nn.Module):
+            raise InputError(f"a backbone is a name or a module, not {self.backbone!r}")
+        if not isinstance(self.augment, str):
+            raise InputError(f"augment is a text such as 'crop(4), flip', or 'none', not {self.augment!r}")
+        if self.weights not in ("none", "pretrained"):
+            raise InputError(f"weights are none or pretrained, not {self.weights!r}")
+        if self.weights == "pretrained" and isinstance(self.backbone, nn.Module):
+            raise InputError("weights='pretrained' is for a named backbone: a module keeps those that it has")
+        if not isinstance(self.views, str):
+            check_views(self.views)
+        check_device(self.device)
+
     def _build(self, num_classes: int, images: Tensor) -> Classifier:
-        method = self.method
+        method = copy.deepcopy(self.method)  # a criterion may be a module, which learns
         if isinstance(method, str):
-            method = create_method(method, parse_views(self.views))
+            views = parse_views(self.views) if isinstance(self.views, str) else self.views
+            method = create_method(method, views)
+        check_method(method)
         if getattr(method, "averaged_teacher", False) or isinstance(method, Distilled):
             raise InputError(
                 f"{type(method).__name__} learns from a teacher, which the estimator does not have: sla.fit "
@@ -166,8 +201,12 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
         prepare, seed = self._pipeline(train_pipeline), torch.initial_seed()
         method = self.model_.method
-        memory = method.build_memory(len(images), len(self.classes_))
+        memory = create_memory(method, len(images), len(self.classes_))
         memory = memory and memory.to(self.device)
+        if wants_data(self.model_):
+            some = images[spread(len(images), SAMPLE)]
+            seen = self._pipeline(eval_pipeline)(some, Draws(0, 0, len(some)))
+            init_from_data(self.model_, seen.to(self.device))
         for step in range(steps):
             place = step % (len(images) // size)
             if not place:
@@ -180,6 +219,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
                 order_of_views = draws.uniform("views", len(method.views)).argsort(1)
                 views = order_of_views[:, : method.usual_views].to(self.device)
             context = StepContext(views, rows.to(self.device), step, steps, memory)
+            follow_step(self.model_, step, steps)
             optimizer.zero_grad()
             self.model_(seen, targets[rows].to(self.device), context)["loss"].backward()
             optimizer.step()
@@ -188,8 +228,6 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
 
     def _choose_scale(self, images: Tensor) -> None:
         """The range of pixels that becomes 0 to 255, mean and deviation, and the size that the model sees."""
-        if self.weights not in ("none", "pretrained"):
-            raise InputError(f"weights are none or pretrained, not {self.weights!r}")
         low, high = float(images.min()), float(images.max())
         if low >= 0 and high <= LEVELS:  # levels, or shares of the brightest
             low, high = 0.0, 1.0 if high <= 1 else LEVELS
@@ -230,7 +268,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
                 ensure_2d=False,
                 ensure_all_finite=False,
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise InputError(" ".join(str(error).split())) from None
         shape = self.image_shape
         if found.ndim == 2 and shape is not None:
@@ -252,6 +290,16 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
         if not bool(torch.isfinite(images).all()):
             raise InputError("the images have pixels that are NaN or infinite")
         return images
+
+
+def _seed(random_state: Any) -> int:
+    """A seed from what scikit-learn takes as `random_state`."""
+    if is_whole(random_state, 0):
+        return int(random_state)
+    try:
+        return int(check_random_state(random_state).randint(2**31))
+    except ValueError as error:
+        raise InputError(f"random_state: {error}") from None
 
 
 def _labels(y: Any, count: int) -> np.ndarray:

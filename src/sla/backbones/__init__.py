@@ -146,6 +146,10 @@ def count_features(backbone: "nn.Module", shape: tuple[int, ...]) -> int:
     import torch
 
     kind, was_training = type(backbone).__name__, backbone.training
+    if isinstance(backbone, torch.jit.ScriptModule):
+        raise InputError("a module of torch.jit cannot be trained here: pass the module that it was made of")
+    if any(value.is_meta for value in (*backbone.parameters(), *backbone.buffers())):
+        raise InputError(f"the backbone {kind} is on the meta device: it has no weights; to_empty('cpu')")
     device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad():
@@ -160,6 +164,8 @@ def count_features(backbone: "nn.Module", shape: tuple[int, ...]) -> int:
         raise InputError(
             f"the backbone {kind} gives {got} for two images, not features (2, D) or (2, D, H, W)"
         )
+    if output.dtype != torch.float32:
+        raise InputError(f"the backbone {kind} gives {output.dtype}, not float32: cast its output")
     return int(output.shape[1])
 
 

@@ -79,6 +79,8 @@ class Objects:
     ) -> None:
         if data is None:
             raise InputError("no data: a folder, a dataset's name, or images and labels: sla.fit(X, y)")
+        if columns is not None and (not _are_texts(columns) or len(columns) != 2):
+            raise InputError(f"columns are the names of the image's and the label's, not {columns!r}")
         whole = data[0] if isinstance(data, tuple) and y is None and len(data) == 2 else data
         self.name = kind_name(whole)
         given = {"val": val, "test": test}
@@ -94,7 +96,7 @@ class Objects:
             plain = isinstance(unlabelled, np.ndarray | torch.Tensor | list)
             pair = (unlabelled, np.zeros(len(unlabelled), np.int64)) if plain else unlabelled
             self.parts[UNLABELLED] = as_items(pair, UNLABELLED, columns)[UNLABELLED]
-        if classes is not None and (isinstance(classes, str) or not all(isinstance(n, str) for n in classes)):
+        if classes is not None and not _are_texts(classes):
             raise InputError(
                 f"classes are the names of classes 0, 1, 2, ...: a list of text, not {classes!r}"
             )
@@ -154,6 +156,11 @@ class Objects:
             held[split] = Dataset(store, targets, names)
         splits = Splits(self.source, held["train"], held.get("val"), held.get("test"))
         return replace(splits, unlabelled=held.get(UNLABELLED))
+
+
+def _are_texts(values: Any) -> bool:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    return is_list and all(isinstance(value, str) for value in values)
 
 
 def source_name(data: Any) -> str:

@@ -25,7 +25,7 @@ def as_levels(image: Any) -> np.ndarray:
         return _of_pillow(image)
     is_tensor = isinstance(image, torch.Tensor)
     if is_tensor:
-        tensor = image.detach().cpu()
+        tensor = image.detach().cpu().to_dense()
         image = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     elif not isinstance(image, np.ndarray):
         if not hasattr(image, "__array__"):

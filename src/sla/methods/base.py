@@ -13,7 +13,7 @@ from sla.inference import average_views
 from sla.labels import Target
 from sla.plugins import import_plugin, is_plugin_name
 from sla.renamed import warn_renamed
-from sla.views import Rotation, Views, expand_views, take_views
+from sla.views import Rotation, Views, check_views, expand_views, take_views
 
 
 class Unlabelled(NamedTuple):
@@ -217,6 +217,15 @@ def check_method(method: object) -> None:
         raise InputError(f"a method is an object such as SLA(), not text: create_method({method!r})")
     if not isinstance(method, Method):
         raise InputError(f"a method is an object such as SLA(), not {method!r}")
+    kind = type(method).__name__
+    for name in ("views", "criterion", "head"):
+        if not hasattr(method, name):
+            raise InputError(f"{kind} has no {name}: a method has fields views, criterion and head")
+    check_views(method.views)
+    for which in ("one_pass", "headline"):
+        if getattr(method, which) not in method.inferences:
+            known = ", ".join(method.inferences) or "nothing"
+            raise InputError(f"{kind}.{which} is {getattr(method, which)!r}, but its inferences are {known}")
 
 
 def find_method(name: str) -> Declared:
@@ -245,7 +254,12 @@ def create_method(name: str, views: Views | None = None, **options: Any) -> Meth
             raise InputError(f"method {name!r}: option {given!r} is a number, not {value!r}")
     if "views" in known:
         options["views"] = Rotation() if views is None else views
-    return kind(**preset | options)
+    try:
+        return kind(**preset | options)
+    except TypeError as error:
+        raise InputError(
+            f"method {name!r} cannot be made from its fields {', '.join(known)}: {error}"
+        ) from error
 
 
 def _arguments(kind: type[Method]) -> list[Any]:

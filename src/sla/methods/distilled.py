@@ -9,7 +9,7 @@ from sla.criteria import Criterion, cross_entropy
 from sla.errors import InputError
 from sla.imbalance import check_head
 from sla.labels import Target
-from sla.losses import teacher_loss
+from sla.losses import apply_criterion, teacher_loss
 from sla.methods.base import NO_CONTEXT, Method, StepContext, option, register_method
 from sla.views import Identity, Views
 
@@ -61,7 +61,7 @@ class Distilled(Method):
             )
         logits = heads["plain"](features)
         distillation = teacher_loss(context.teacher, logits, self.temperature)
-        student = self.criterion(logits, target)
+        student = apply_criterion(self.criterion, logits, target)
         return {
             "loss": (1 - self.label_share) * distillation + self.label_share * student,
             "distillation": distillation.detach(),

@@ -213,7 +213,7 @@ class SLA(JointUnlabelled):
         plain = features[::count]
         student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
         distillation = distillation_loss(logits, student_logits, num_views, self.temperature, views)
-        student = self.criterion(student_logits, target)
+        student = apply_criterion(self.criterion, student_logits, target)
         loss = joint + distillation + self.beta * student
         if not self._student_learns(context):
             loss = joint + 0.0 * (distillation + student)  # its head stays in the graph

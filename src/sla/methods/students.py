@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sla.inference import select_view
 from sla.labels import MixedTarget, Target
-from sla.losses import sla_loss, teacher_loss
+from sla.losses import apply_criterion, sla_loss, teacher_loss
 from sla.methods.base import NO_CONTEXT, StepContext
 from sla.methods.paper import SLA
 
@@ -51,7 +51,7 @@ class TaughtSLA(SLA, ABC):
         student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
         if len(images):
             distillation = teacher_loss(teacher[images], student_logits, self.temperature)
-            student = self.criterion(student_logits, _take(target, images))
+            student = apply_criterion(self.criterion, student_logits, _take(target, images))
         else:
             distillation = student = student_logits.sum()  # 0, with the head in the graph
         weight = 1.0 if self._student_learns(context) else 0.0

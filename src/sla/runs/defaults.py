@@ -12,6 +12,7 @@ import torch
 from sla.augment.pipelines import find_contradictions, read_policies
 from sla.backbones import check_backbone, count_features, find_weights
 from sla.errors import InputError, SLAWarning
+from sla.heads import check_device
 from sla.images.store import Splits
 from sla.plugins import import_plugin, is_passed
 from sla.runs.config import TrainingConfig
@@ -87,14 +88,6 @@ def check_model(config: TrainingConfig) -> None:
     """Refuse a backbone that does not exist, or that lacks an option, before anything is read."""
     if config.model.backbone is not None:
         check_backbone(config.model.backbone, config.model.options)
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is unknown or not there."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise InputError(f"no device {device!r} on this machine; cpu always works") from None
 
 
 def has_pretrained(backbone: str = "efficientnet_lite0") -> bool:

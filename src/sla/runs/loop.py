@@ -1,5 +1,6 @@
 """The training loop, top to bottom; what a step learns is up to the task."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -279,7 +280,10 @@ class Loop(ABC):
         self._refuse_nan(done - 1)
         rate = (self.config.optimizer.learning_rate or 0.0) * factor
         epoch = self.position.taken * batch_size / len(self.train)
-        return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
+        means = self.meter.close(self.group)
+        if wrong := [name for name, value in means.items() if not math.isfinite(value)]:
+            raise SLAError(f"{wrong[0]!r}, a part of the loss, is NaN or infinite at step {done}")
+        return {"epoch": epoch, "learning_rate": rate, **means}
 
     def _evaluate(self, done: int) -> dict[str, float]:
         """Accuracy on what was held out; the best checkpoint so far is kept."""

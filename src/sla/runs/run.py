@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from torch import nn
 
 from sla.errors import InputError, SLAWarning, shown
+from sla.heads import check_device
 from sla.images.store import Splits
 from sla.runs.checkpoint import check_file, find_checkpoint, step_of
 from sla.runs.config import TrainingConfig, task_name, validate
-from sla.runs.defaults import check_device
 from sla.runs.folder import (
     CONFIG,
     MAIN_STAGE,

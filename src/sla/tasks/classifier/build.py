@@ -22,7 +22,7 @@ def plan_method(config: ClassifierConfig, **settings: Any) -> Method:
     """The method with its views and options; its criterion is cross entropy by default, enough for a plan."""
     part = config.method
     if part.name not in METHODS:
-        options = part.options
+        options = {} if is_passed(part.name) else part.options  # a passed one has its options
     elif part.options:
         raise InputError(
             f"method.options are for methods of your own; those of {part.name} are keys, as in --set "

@@ -1,12 +1,16 @@
 """A backbone, method, views or criterion given as an object: the keys that stand for it."""
 
-from dataclasses import fields
+import inspect
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import nn
 
 from sla.criteria import cross_entropy
-from sla.errors import InputError
+from sla.errors import InputError, SLAWarning
 from sla.factory import text_of_views
 from sla.methods import METHODS, Method, check_method, method_options
 from sla.plugins import is_passed, passed_name
@@ -35,9 +39,13 @@ def settings_of(
         keys["method.name"] = method
     elif method is not None:
         check_method(method)
+        if not is_dataclass(type(method)):
+            raise InputError(f"{type(method).__name__}: a method's class must be a frozen dataclass")
         own = _method_keys(method)
-        keys |= own or {"method.name": passed_name("method", method), "method.head": method.head}
-        passed |= {} if own else {"method": method}
+        if not own:
+            keys |= {"method.name": passed_name("method", method), "method.options": _options(method)[0]}
+            passed["method"] = method
+        keys |= own or {"method.head": method.head}
         if any(each.name == "views" and each.init for each in fields(method)):
             add("method.views", "views", _text_or_views(method.views), "views")
         if method.criterion is not cross_entropy:
@@ -49,8 +57,42 @@ def settings_of(
     if criterion is not None:
         if not isinstance(criterion, str) and not callable(criterion):
             raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
+        if not isinstance(criterion, str | type):
+            _check_signature(criterion)
         add("method.criterion", "criterion", criterion, "criteria")
     return keys, passed
+
+
+def _check_signature(criterion: Callable[..., Any]) -> None:
+    """Refuse a criterion that cannot be called with two arguments, where that can be known."""
+    try:
+        inspect.signature(criterion).bind("logits", "target")
+    except TypeError as error:
+        name = getattr(criterion, "__name__", type(criterion).__name__)
+        raise InputError(f"the criterion {name} is called with logits and targets: {error}") from None
+    except ValueError:  # written in C
+        return
+
+
+def warn_of_uncompared(method: Method) -> None:
+    """Say which options of a method that was passed again cannot be compared with those of its run."""
+    _, others = _options(method)
+    if others:
+        what = f"{type(method).__name__}: {', '.join(others)}"
+        warnings.warn(f"{what}: no plain data, so not compared with that of the resumed run", SLAWarning)
+
+
+def _options(method: Method) -> tuple[dict[str, Any], list[str]]:
+    """The options of a method of one's own that are plain data, and the names of the others."""
+    plain: dict[str, Any] = {}
+    others: list[str] = []
+    for each in fields(method):  # type: ignore[arg-type]
+        if each.init and each.name not in ("views", "criterion", "head"):
+            try:
+                plain[each.name] = json.loads(json.dumps(getattr(method, each.name)))
+            except (TypeError, ValueError):
+                others.append(each.name)
+    return plain, others
 
 
 def _text_or_views(views: Views) -> str | Views:

@@ -46,6 +46,7 @@ from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, choose_strong
+from sla.views import check_view_0
 
 LEAST_STEPS = 2000
 QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
@@ -273,6 +274,8 @@ def _check_views(config: ClassifierConfig) -> None:
             f"usually {method.usual_views}, not {chosen}"
         )
     if num_views > 1:
+        edge = config.model.resolution or 1
+        check_view_0(method.views, (len(config.model.mean or ()), edge, edge))
         warn_of_contradictions(config, method.views)
         if config.strong_augment is not None:
             warn_of_contradictions(config, method.views, config.strong_augment)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from sla.augment.mixing import parse_mix
 from sla.classifier import Classifier
 from sla.errors import InputError
-from sla.factory import read_saved, save
+from sla.factory import check_view_names, read_saved, save
 from sla.images.cache_paths import cache_dir
 from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import Method, StepContext, Unlabelled
+from sla.methods.checks import create_memory
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating
 from sla.runs.loop import Loop, is_new
@@ -52,7 +53,7 @@ class Trainer(Loop):
         method = model.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(config.run.seed, "memory"))
-            memory = method.build_memory(len(plan.train), len(plan.train.classes))
+            memory = create_memory(method, len(plan.train), len(plan.train.classes))
         if memory is not None:
             _check_memory(config, group)
         super().__init__(
@@ -193,6 +194,7 @@ class Trainer(Loop):
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
         """Classes and weights of a saved classifier."""
         described, weights = read_saved(path)
+        check_view_names(described, self.model.method.views)
         return described["classes"], weights
 
     def _draw_views(self, batch: Batch) -> Tensor | None:

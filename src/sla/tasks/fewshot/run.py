@@ -11,9 +11,10 @@ from sla.augment.preprocessing import Preprocessing
 from sla.backbones import find_weights
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError, MissingExtraError
+from sla.heads import check_device
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
-from sla.runs.defaults import check_device, same_source
+from sla.runs.defaults import same_source
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import evaluate_episodes
