@@ -339,3 +339,21 @@ def test_predicting_during_training_changes_nothing():
     assert model.backbone.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     torch.testing.assert_close(found, model.eval().logits(images, "aggregated").softmax(-1))
+
+
+def test_large_batches_are_answered_in_parts(monkeypatch):
+    """The same answers, and no more pixels at once than allowed; training sees the whole batch."""
+    torch.manual_seed(0)
+    model = sla.create("resnet8", num_classes=3, method=sla.SLA(sla.Rotation()))
+    images, rows = torch.randn(5, 3, 16, 16), []
+    model.backbone.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    model.eval()
+    with torch.no_grad():
+        whole = model.logits(images, "aggregated")
+        monkeypatch.setattr("sla.classifier.PIXELS", 6 * 16 * 16)
+        parts = model.logits(images, "aggregated")
+    assert rows == [20, 6, 6, 6, 2]
+    assert torch.allclose(whole, parts, atol=1e-5)
+    rows.clear()
+    model.train()(images, torch.tensor([0, 1, 2, 0, 1]))["loss"].backward()
+    assert rows == [20]

@@ -20,6 +20,8 @@ from sla.methods.checks import check_logits, check_losses, compute_losses
 from sla.renamed import renamed_arguments
 from sla.views import apply_view
 
+PIXELS = 1 << 22  # of a pass without gradients: 83 images of 224 pixels a side
+
 
 class _LabelsAndProbabilities(NamedTuple):
     labels: Tensor
@@ -121,9 +123,10 @@ class Classifier(nn.Module):
             raise InputError(f"a classifier takes a tensor of images, not a {kind}; a run takes files")
         if self.check_input and not bool(torch.isfinite(input).all()):
             raise InputError("the input has pixels that are NaN or infinite")
-        features = self.backbone(input)
-        if features.ndim == 4:
-            features = features.mean((2, 3))
+        parts = self._parts(input)
+        features = (
+            self._pooled(input) if len(parts) < 2 else torch.cat([self._pooled(part) for part in parts])
+        )
         if features.shape != (input.shape[0], self.num_features):
             wanted, found = (input.shape[0], self.num_features), tuple(features.shape)
             raise InputError(f"the backbone gave features of shape {found}, not {wanted}")
@@ -231,6 +234,19 @@ class Classifier(nn.Module):
             return self.method.classify_view(self.heads, self.features(seen), view)
 
         return classify_until_settled(classify, input, rule)
+
+    def _pooled(self, input: Tensor) -> Tensor:
+        features = self.backbone(input)
+        return features.mean((2, 3)) if features.ndim == 4 else features
+
+    def _parts(self, input: Tensor) -> Sequence[Tensor]:
+        """The rows of a batch, a few at a time where only answers are wanted: all views of photographs at
+        once would take gigabytes."""
+        whole = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if whole or torch.jit.is_tracing() or input.ndim != 4:
+            return (input,)
+        rows = max(PIXELS // max(input.shape[-1] * input.shape[-2], 1), 1)
+        return input.split(rows) if input.shape[0] > rows else (input,)
 
     def view_features(self, input: Tensor) -> Tensor:
         """Features of all views, interleaved: (B, ...) -> (B*M, D)."""
