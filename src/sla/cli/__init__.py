@@ -28,7 +28,7 @@ from sla.cli import (
     views,
 )
 from sla.cli.renamed import WithOldNames
-from sla.errors import SLAError, SLAWarning
+from sla.errors import SLAError, SLAWarning, shown
 
 app = typer.Typer(
     name="sla",
@@ -77,7 +77,7 @@ def main(args: list[str] | None = None) -> None:
         keep_memory()
         app(args)
     except SLAError as error:
-        typer.secho(f"sla: {error}", fg="red", err=True)
+        typer.secho(f"sla: {shown(str(error))}", fg="red", err=True)
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
@@ -101,4 +101,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
     """A warning as one line: ours as it is, others' with their kind."""
     kind = "note" if issubclass(category, SLAWarning) else category.__name__
     with contextlib.suppress(BrokenPipeError):  # nobody reads: the work continues
-        typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)
+        for number, line in enumerate(str(message).splitlines()):
+            typer.secho(shown(line if number else f"sla: {kind}: {line}"), fg="yellow", err=True)
