@@ -28,6 +28,7 @@ from sla.cli import (
     views,
 )
 from sla.cli.renamed import WithOldNames
+from sla.disk import explain
 from sla.errors import SLAError, SLAWarning, shown
 
 app = typer.Typer(
@@ -79,6 +80,12 @@ def main(args: list[str] | None = None) -> None:
     except SLAError as error:
         typer.secho(f"sla: {shown(str(error))}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # of the disk, in any command
+        typer.secho(f"sla: {explain(error)}", fg="red", err=True)
+        sys.exit(1)
+    except MemoryError:
+        typer.secho("sla: out of memory", fg="red", err=True)
+        sys.exit(1)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             typer.secho("sla: stopped", err=True)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sla.errors import InputError, MissingExtraError, SLAError
+from sla.errors import InputError, MissingExtraError, SLAError, shown
 from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset, spread
 from sla.progress import QUIET, Progress
@@ -225,6 +225,15 @@ class Loop(ABC):
             was = f"{len(classes or ())} classes, {position.images:,} images to train on"
             raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
         self.position = position
+        try:
+            self._restore(weights, tensors)
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            # Of a file that was edited, checksum and all; torch's reasons have many lines.
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise InputError(f"{shown(found / STATE)}: not the state of this run: {reason}") from error
+
+    def _restore(self, weights: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+        """The tensors of a checkpoint; whatever does not fit raises."""
         if self.average is not None:
             self.average.restore(tensors)
             weights = _below("model.", tensors)
@@ -236,7 +245,10 @@ class Loop(ABC):
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
-        self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
+        sums = _below("sum.", tensors)
+        if any(value.ndim for value in sums.values()) or (sums and not {"steps", "loss"} <= set(sums)):
+            raise ValueError("the sums since the last row are incomplete")
+        self.meter.sums = {name: keep * value.to(self.device) for name, value in sums.items()}
 
     def bytes_needed(self) -> int:
         """For weights, two moments at the most, two copies for an average: an old, a new and the best one.

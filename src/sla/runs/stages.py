@@ -1,15 +1,12 @@
 """A run is a list of stages, done in order: each has checkpoints of its own, each is resumable."""
 
-import errno
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sla.disk import check_space, replacing
-from sla.errors import SLAError
 from sla.progress import Progress
 from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
@@ -112,16 +109,3 @@ def _finish(stage: Stage, config: Tree, folder: Path, group: Group) -> Tree:
 def _write(config: TrainingConfig, folder: Path) -> None:
     with replacing(folder / CONFIG) as file:
         file.write(write_config(config).encode())
-
-
-@contextmanager
-def explaining_a_full_disk(folder: Path) -> Iterator[None]:
-    """What writes into a run's folder; a disk without space is one line, with what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise SLAError(
-            f"{folder}: the disk is full; the last checkpoint is complete: free some space, then --resume"
-        ) from None
