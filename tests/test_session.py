@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from sla.runs.checkpoint import find_checkpoint
 from sla.runs.config import read_config
 from sla.runs.signals import StoppedError
 from sla.session import preview, train
+from sla.tasks.classifier import trainer
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import make_config, with_values
 
@@ -354,6 +356,34 @@ def test_pictures_of_one_pixel_are_refused_for_what_they_are(tmp_path):
             picture(tmp_path / name / f"{number}.png", 20 * number, size=1)
     parts = tree(data={"source": str(tmp_path)}, model={"backbone": None, "options": {}})
     refused("pictures of 1 x 1 pixels have no shapes to learn", preview, make_config(parts))
+
+
+@pytest.mark.parametrize("evaluation", [1, 3])
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_in_a_validation_loses_no_step(finished, tmp_path, monkeypatch, evaluation, presses):
+    """The first validation, before which there is no checkpoint, and the last, after which there is no step."""
+    real, calls = trainer.accuracies, []
+
+    def pressed(*arguments):
+        calls.append(1)
+        for _ in range(presses if len(calls) == evaluation else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(trainer, "accuracies", pressed)
+    fails(
+        StoppedError, f"stopped after step {8 * evaluation} of 24", train, make_config(TINY), tmp_path / "run"
+    )
+    metrics = finished.folder / "metrics.csv"
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 8 * evaluation  # a row per step
+    run = train(make_config(TINY), tmp_path / "run", resume=True)
+    assert len(calls) == 4  # the one that was left is done again
+    assert (run.folder / "metrics.csv").read_bytes() == metrics.read_bytes()
+    for kind in ("last", "best"):
+        assert weights_of(run.folder, kind) == weights_of(finished.folder, kind)
+    result = (run.folder / "result.json").read_bytes()
+    train(make_config(TINY), tmp_path / "run", resume=True)
+    assert (run.folder / "result.json").read_bytes() == result
 
 
 def test_resuming_with_another_configuration_names_the_keys(finished):

@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Position:
     skipped: int = 0  # steps that there was no time for
     pace: str = ""  # when they were skipped: runs/deadline.py
     clock: float = 0.0  # seconds of the run's minutes that were used
+    row: dict[str, float] = field(default_factory=dict)  # of this step, whose evaluation was left
 
     @property
     def taken(self) -> int:
@@ -110,8 +111,11 @@ def read_position(checkpoint: Path) -> Position:
 def _position(described: dict[str, Any], checkpoint: Path) -> Position:
     try:
         found = Position(**described)
-        kinds = {field.name: {float: (int, float)}.get(field.type, (field.type,)) for field in fields(found)}
+        number = (int, float)
+        known = {"int": (int,), "float": number, "str": (str,)}
+        kinds = {each.name: known.get(getattr(each.type, "__name__", ""), (dict,)) for each in fields(found)}
         valid = all(type(value) in kinds[name] for name, value in described.items())
+        valid = valid and all(type(value) in number and math.isfinite(value) for value in found.row.values())
         valid = valid and found.step == step_of(checkpoint) and 0 <= found.skipped <= found.step
         if not valid or not all(map(math.isfinite, (found.seconds, found.best_accuracy, found.clock))):
             raise ValueError

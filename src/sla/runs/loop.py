@@ -35,7 +35,7 @@ from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
 from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
-from sla.runs.signals import Stop
+from sla.runs.signals import LeftError, Stop
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import Batch, resident
 
@@ -131,8 +131,13 @@ class Loop(ABC):
         row_every = max(self.steps // ROWS, 1)
         rows_at = evaluate_at.union(range(row_every, self.steps + 1, row_every))
         if self.group.leads:
-            self.metrics.start(position.step, landing(rows_at, parse_record(position.pace)))
+            written = position.step - 1 if position.row else position.step
+            self.metrics.start(written, landing(rows_at, parse_record(position.pace)))
         self.pace.start(position, self.folder if self.group.leads else None)
+        if position.row:  # the last sitting left its evaluation
+            row, position.row = dict(position.row), {}
+            if not self._evaluate_row(row, stop, board):
+                return False
         if position.step >= self.steps:
             return True
         started = saved = time.monotonic()
@@ -163,21 +168,17 @@ class Loop(ABC):
             done = position.step
             evaluates, reached = passed(evaluate_at, step, done), passed(rows_at, step, done)
             row: dict[str, float] = {}
+            # Before any checkpoint: a resumed run does not return to this step.
+            if passed(snapshot_at, step, done) and self.group.leads:
+                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             if reached:
                 row = self._close_row(done, batch.draws.batch_size, factor)
                 self.pace.note(position)
-                if evaluates:
-                    row |= self._evaluate(done)
-                    self.pace.end_evaluation(position)
-                if self.group.leads:
-                    self.metrics.add(done, row)
-                if board is not None:
-                    for name, value in row.items():
-                        board.add_scalar(name, value, done)
+                if not evaluates:
+                    self._add_row(row, board)
+                elif not self._evaluate_row(row, stop, board):
+                    return False
             progress.step(done, self.steps, row)
-            # Before the checkpoint: a resumed run does not return to this step.
-            if passed(snapshot_at, step, done) and self.group.leads:
-                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             every = run.checkpoint_every
             due = done // every > step // every if every else now - saved > CHECKPOINT_SECONDS
             stopping, due = self.group.any(stop.requested, due)
@@ -293,6 +294,35 @@ class Loop(ABC):
         rate = (self.config.optimizer.learning_rate or 0.0) * factor
         epoch = self.position.taken * batch_size / len(self.train)
         return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
+
+    def _evaluate_row(self, row: dict[str, float], stop: Stop, board: Any) -> bool:
+        """Complete a row with accuracies; False where a signal came, with a checkpoint that is to be judged.
+
+        The processes of a group end their evaluation together: they are not stopped in it.
+        """
+        before, progress, position = replace(self.position), self.progress, self.position
+        try:
+            if self.group.world_size > 1:
+                row |= self._evaluate(position.step)
+            else:
+                with stop.leaving(progress) as self.progress:
+                    row |= self._evaluate(position.step)
+        except LeftError:
+            self.position = replace(before, row=row)
+            self._checkpoint("last")
+            return False
+        finally:
+            self.progress = progress
+        self.pace.end_evaluation(position)
+        self._add_row(row, board)
+        return True
+
+    def _add_row(self, row: dict[str, float], board: Any) -> None:
+        if self.group.leads:
+            self.metrics.add(self.position.step, row)
+        if board is not None:
+            for name, value in row.items():
+                board.add_scalar(name, value, self.position.step)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         """Accuracy on what was held out; the best checkpoint so far is kept."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from sla.errors import SLAError
+from sla.progress import Progress
 from sla.runs.distributed import process_numbers
 
 HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # the terminal was closed
@@ -18,11 +19,16 @@ class StoppedError(SLAError):
     exit_code = 130
 
 
+class LeftError(Exception):
+    """Work that was left because the run was asked to stop."""
+
+
 class Stop:
     """The first signal asks the loop to end after its step; a second Ctrl-C ends at once."""
 
     def __init__(self) -> None:
         self.requested = False
+        self._waits = False
 
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
@@ -39,10 +45,37 @@ class Stop:
             for number, handler in kept.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def leaving(self, inner: Progress) -> Iterator[Progress]:
+        """Work that can be done again: it is left, with a LeftError, where it next says how far it is.
+
+        A second Ctrl-C changes nothing there: whoever catches the error has a checkpoint to write.
+        """
+        self._waits = True
+        try:
+            yield _Leaving(self, inner)
+        finally:
+            self._waits = False
+
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.requested and number == signal.SIGINT:
+        if self.requested and number == signal.SIGINT and not self._waits:
             raise KeyboardInterrupt
+        if self.requested:
+            return
         self.requested = True
         if process_numbers().rank == 0:
             again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
             print(f"\nsla: stopping after this step, with a checkpoint{again}", file=sys.stderr)
+
+
+class _Leaving(Progress):
+    """Passes on how far it is, until the run is asked to stop."""
+
+    def __init__(self, stop: Stop, inner: Progress) -> None:
+        self.stop, self.message, self.step = stop, inner.message, inner.step  # type: ignore[method-assign]
+        self.inner = inner
+
+    def advance(self, what: str, done: int, total: int | None) -> None:
+        if self.stop.requested:
+            raise LeftError
+        self.inner.advance(what, done, total)

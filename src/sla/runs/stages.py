@@ -2,16 +2,19 @@
 
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sla.disk import check_space, replacing
+from sla.errors import InputError
 from sla.progress import Progress
 from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
 from sla.runs.folder import CONFIG, MAIN_STAGE, stage_folder
+from sla.runs.metrics import has_row
 from sla.runs.signals import Stop, StoppedError
 
 Tree = TypeVar("Tree", bound=TrainingConfig)
@@ -50,9 +53,15 @@ class Stage:
     finish: Callable[[Any, Position], Any] = lambda config, position: config
 
     def is_finished(self, folder: Path) -> bool:
-        """Whether its last checkpoint, in this run's folder, is that of its last step."""
-        found = find_checkpoint(stage_folder(folder, self.name) / "checkpoint", "last")
-        return found is not None and step_of(found) >= self.steps
+        """Whether its last checkpoint, in this run's folder, is that of its last step, with its evaluation."""
+        own = stage_folder(folder, self.name)
+        found = find_checkpoint(own / "checkpoint", "last")
+        if found is None or step_of(found) < self.steps:
+            return False
+        with suppress(InputError):  # a damaged one: resuming says so
+            left = bool(read_position(found).row)
+            return not left or has_row(own / "metrics.csv", self.steps)
+        return True
 
 
 def run_stages(
