@@ -174,15 +174,22 @@ def test_two_processes_train_as_one(tmp_path):
     assert json.loads((two / "result.json").read_text())["cost"]["processes"] == 2
 
 
-def test_every_process_ends_when_one_fails(tmp_path):
-    """Process 1 alone fails in its fourth step, and process 0, which waits for it, ends too."""
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("raise RuntimeError('process 1 fails')", "process 1 fails"),
+        ("os.kill(os.getpid(), 9)", "sla: the connection to another process of the run was lost"),
+    ],
+)
+def test_every_process_ends_when_one_fails(tmp_path, end, words):
+    """Process 1 alone ends in its fourth step, and process 0, which waits for it, ends too and says why."""
     script = tmp_path / "one_fails.py"
     script.write_text(
         "import os, sys\n"
         "from sla.tasks.classifier import trainer\n"
         "learn = trainer.Trainer.learn\n"
         "def fails(self, batch):\n"
-        "    if os.environ['RANK'] == '1' and batch.step == 3: raise RuntimeError('process 1 fails')\n"
+        f"    if os.environ['RANK'] == '1' and batch.step == 3: {end}\n"
         "    learn(self, batch)\n"
         "trainer.Trainer.learn = fails\n"
         "from sla.cli import main\n"
@@ -197,10 +204,10 @@ def test_every_process_ends_when_one_fails(tmp_path):
         "--nproc_per_node=2",
         str(script),
     ]
-    words = [*launch, *command(tmp_path / "two", parts)[3:]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    launch += command(tmp_path / "two", parts)[3:]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "process 1 fails" in done.stderr
+    assert words in done.stderr
 
 
 @pytest.mark.parametrize("size", [1, 7, 360])
@@ -361,7 +368,7 @@ def test_pictures_of_one_pixel_are_refused_for_what_they_are(tmp_path):
 @pytest.mark.parametrize("evaluation", [1, 3])
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_in_a_validation_loses_no_step(finished, tmp_path, monkeypatch, evaluation, presses):
-    """The first validation, before which there is no checkpoint, and the last, after which there is no step."""
+    """The first validation, with no checkpoint before it, and the last, with no step after it."""
     real, calls = trainer.accuracies, []
 
     def pressed(*arguments):
@@ -496,12 +503,16 @@ def test_the_same_step_is_evaluated_once(tmp_path, messages):
     assert run.result["temperatures"]["best"] == run.result["temperatures"]["last"]
 
 
-def test_tensorboard_has_the_rows(tmp_path):
+def test_tensorboard_has_the_rows(tmp_path, stop_at):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     parts = tree(run={"iterations": 4, "evaluations": 1, "tensorboard": True})
-    run = train(make_config(parts), tmp_path / "run")
+    for step in (1, 2):
+        with pytest.raises(StoppedError):
+            train(make_config(parts), tmp_path / "run", resume=step > 1, progress=stop_at(step))
+    run = train(make_config(parts), tmp_path / "run", resume=True)
+    assert len(list((run.folder / "tensorboard").iterdir())) == 1  # however often it was resumed
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]

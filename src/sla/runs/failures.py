@@ -5,12 +5,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from sla.disk import explain
 from sla.errors import SLAError
 from sla.runs.folder import has_begun
 
 NO_MEMORY = "can't allocate memory"  # torch says so of the CPU, in a RuntimeError
+CONNECTION = "gloo"  # in what its connections raise, a plain RuntimeError
+LOST = "the connection to another process of the run was lost: it has ended, or its machine cannot be reached"
 LESS = "a smaller run.batch_size, data.stored_size or model.resolution needs less"
 
 
@@ -26,9 +29,11 @@ def explaining_failures(folder: Path) -> Iterator[None]:
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise SLAError(f"out of memory: {LESS}{_what_is_left(folder)}") from error
     except RuntimeError as error:
-        if NO_MEMORY not in str(error):
-            raise
-        raise SLAError(f"out of memory: {LESS}{_what_is_left(folder)}") from error
+        if NO_MEMORY in str(error):
+            raise SLAError(f"out of memory: {LESS}{_what_is_left(folder)}") from error
+        if isinstance(error, dist.DistError) or CONNECTION in str(error).lower():
+            raise SLAError(f"{LOST}{_what_is_left(folder)}") from error
+        raise
 
 
 def _what_is_left(folder: Path) -> str:

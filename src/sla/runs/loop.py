@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sla.errors import InputError, MissingExtraError, SLAError, shown
+from sla.errors import InputError, SLAError, shown
 from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset, spread
 from sla.progress import QUIET, Progress
+from sla.runs.board import Board
 from sla.runs.checkpoint import (
     STATE,
     WEIGHTS,
@@ -120,10 +120,10 @@ class Loop(ABC):
         """Train from the current step to the last; False when it was asked to stop before."""
         if not (self.group.leads and self.config.run.tensorboard):
             return self._fit(stop, progress, None)
-        with closing(self._open_board()) as board:
+        with closing(Board(self.folder / "tensorboard")) as board:
             return self._fit(stop, progress, board)
 
-    def _fit(self, stop: Stop, progress: Progress, board: Any) -> bool:
+    def _fit(self, stop: Stop, progress: Progress, board: Board | None) -> bool:
         run, optimizer, position = self.config.run, self.config.optimizer, self.position
         self.progress = progress
         evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
@@ -133,10 +133,12 @@ class Loop(ABC):
         if self.group.leads:
             written = position.step - 1 if position.row else position.step
             self.metrics.start(written, landing(rows_at, parse_record(position.pace)))
+        if board is not None:
+            board.start(self.metrics.read())
         self.pace.start(position, self.folder if self.group.leads else None)
         if position.row:  # the last sitting left its evaluation
-            row, position.row = dict(position.row), {}
-            if not self._evaluate_row(row, stop, board):
+            left, position.row = position.row, {}
+            if not self._evaluate_row(left, stop, board):
                 return False
         if position.step >= self.steps:
             return True
@@ -273,14 +275,6 @@ class Loop(ABC):
         here = dataset.images.in_memory and self.device.type != "cpu"
         return resident(dataset, self.device) if here else dataset
 
-    def _open_board(self) -> Any:
-        """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("run.tensorboard", "track") from None
-        return SummaryWriter(self.folder / "tensorboard", purge_step=self.position.step)
-
     def _refuse_nan(self, step: int) -> None:
         if not self.meter.finite:
             found = find_checkpoint(self.folder / "checkpoint", "last")
@@ -295,7 +289,7 @@ class Loop(ABC):
         epoch = self.position.taken * batch_size / len(self.train)
         return {"epoch": epoch, "learning_rate": rate, **self.meter.close(self.group)}
 
-    def _evaluate_row(self, row: dict[str, float], stop: Stop, board: Any) -> bool:
+    def _evaluate_row(self, row: dict[str, float], stop: Stop, board: Board | None) -> bool:
         """Complete a row with accuracies; False where a signal came, with a checkpoint that is to be judged.
 
         The processes of a group end their evaluation together: they are not stopped in it.
@@ -317,12 +311,11 @@ class Loop(ABC):
         self._add_row(row, board)
         return True
 
-    def _add_row(self, row: dict[str, float], board: Any) -> None:
+    def _add_row(self, row: dict[str, float], board: Board | None) -> None:
         if self.group.leads:
             self.metrics.add(self.position.step, row)
         if board is not None:
-            for name, value in row.items():
-                board.add_scalar(name, value, self.position.step)
+            board.add(self.position.step, row)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         """Accuracy on what was held out; the best checkpoint so far is kept."""

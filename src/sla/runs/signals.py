@@ -2,8 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from sla.errors import SLAError
@@ -33,17 +33,8 @@ class Stop:
     @contextmanager
     def listening(self) -> Iterator["Stop"]:
         """Take the signals over, inside the block; only a main thread can."""
-        kept = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM, *HANG_UP):
-                kept[number] = signal.signal(number, self._ask)
-        except ValueError:
-            pass
-        try:
+        with _handling(self._ask, (signal.SIGINT, signal.SIGTERM, *HANG_UP)):
             yield self
-        finally:
-            for number, handler in kept.items():
-                signal.signal(number, handler)
 
     @contextmanager
     def leaving(self, inner: Progress) -> Iterator[Progress]:
@@ -66,6 +57,31 @@ class Stop:
         if process_numbers().rank == 0:
             again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
             print(f"\nsla: stopping after this step, with a checkpoint{again}", file=sys.stderr)
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does: whoever started processes in it can end them."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handling(interrupt, (signal.SIGTERM, *HANG_UP)):
+        yield
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[int, ...]) -> Iterator[None]:
+    """Take signals over, inside the block; only a main thread can."""
+    kept = {}
+    with suppress(ValueError):
+        for number in numbers:
+            kept[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
 
 
 class _Leaving(Progress):

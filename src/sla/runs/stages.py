@@ -53,7 +53,7 @@ class Stage:
     finish: Callable[[Any, Position], Any] = lambda config, position: config
 
     def is_finished(self, folder: Path) -> bool:
-        """Whether its last checkpoint, in this run's folder, is that of its last step, with its evaluation."""
+        """Whether its last checkpoint, in this run's folder, is that of its last step, evaluated."""
         own = stage_folder(folder, self.name)
         found = find_checkpoint(own / "checkpoint", "last")
         if found is None or step_of(found) < self.steps:
