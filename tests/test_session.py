@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from safetensors.torch import load_file
 
 import sla
 from made_data import digit_files, picture
-from refusals import refused
+from refusals import fails, refused
 from sla.datasets.load import load
 from sla.disk import exclusive
 from sla.errors import InputError, SLAError, SLAWarning
@@ -28,6 +30,7 @@ from sla.runs.checkpoint import find_checkpoint
 from sla.runs.config import read_config
 from sla.runs.signals import StoppedError
 from sla.session import preview, train
+from sla.tasks.classifier import trainer
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import make_config, with_values
 
@@ -171,15 +174,22 @@ def test_two_processes_train_as_one(tmp_path):
     assert json.loads((two / "result.json").read_text())["cost"]["processes"] == 2
 
 
-def test_every_process_ends_when_one_fails(tmp_path):
-    """Process 1 alone fails in its fourth step, and process 0, which waits for it, ends too."""
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("raise RuntimeError('process 1 fails')", "process 1 fails"),
+        ("os.kill(os.getpid(), 9)", "sla: the connection to another process of the run was lost"),
+    ],
+)
+def test_every_process_ends_when_one_fails(tmp_path, end, words):
+    """Process 1 alone ends in its fourth step, and process 0, which waits for it, ends too and says why."""
     script = tmp_path / "one_fails.py"
     script.write_text(
         "import os, sys\n"
         "from sla.tasks.classifier import trainer\n"
         "learn = trainer.Trainer.learn\n"
         "def fails(self, batch):\n"
-        "    if os.environ['RANK'] == '1' and batch.step == 3: raise RuntimeError('process 1 fails')\n"
+        f"    if os.environ['RANK'] == '1' and batch.step == 3: {end}\n"
         "    learn(self, batch)\n"
         "trainer.Trainer.learn = fails\n"
         "from sla.cli import main\n"
@@ -194,10 +204,10 @@ def test_every_process_ends_when_one_fails(tmp_path):
         "--nproc_per_node=2",
         str(script),
     ]
-    words = [*launch, *command(tmp_path / "two", parts)[3:]]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    launch += command(tmp_path / "two", parts)[3:]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "process 1 fails" in done.stderr
+    assert words in done.stderr
 
 
 @pytest.mark.parametrize("size", [1, 7, 360])
@@ -336,6 +346,73 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     assert run.result["accuracies"]["last"]["step"] == 8
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="no limits of file sizes here")
+@pytest.mark.parametrize("most", [0, 1000, 10_000, 20_000])
+def test_a_limit_of_file_sizes_is_one_line_and_loses_nothing(tmp_path, most):
+    """Bytes: of the lock, of the record of images, of weights, of the state beside them."""
+    import resource
+
+    parts = tree(run={"iterations": 2, "evaluations": 1}, data={"hold_out": 0, "source": "digits"})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        said = fails(SLAError, "file too large", train, make_config(parts), tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(tmp_path / "run") in said
+    assert train(make_config(parts), tmp_path / "run").result["accuracies"]["last"]["step"] == 2
+
+
+def test_a_length_or_batch_beyond_all_reason_is_refused(tmp_path):
+    for run, words in (
+        ({"iterations": None, "flop": 1e300}, "iterations: 99,999,999 is the most"),
+        ({"batch_size": 20_000}, r"run.batch_size: 20,000 of 1,2\d\d training images: each .* 1\d times"),
+    ):
+        refused(words, preview, make_config(tree(run=run)))
+
+
+def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch):
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")):
+        monkeypatch.setattr(loop.Loop, "update", Mock(side_effect=error))
+        fails(SLAError, "out of memory: a smaller run.batch_size", train, make_config(TINY), tmp_path / "run")
+
+
+def test_pictures_of_one_pixel_are_refused_for_what_they_are(tmp_path):
+    for name in "ab":
+        for number in range(10):
+            picture(tmp_path / name / f"{number}.png", 20 * number, size=1)
+    parts = tree(data={"source": str(tmp_path)}, model={"backbone": None, "options": {}})
+    refused("pictures of 1 x 1 pixels have no shapes to learn", preview, make_config(parts))
+
+
+@pytest.mark.parametrize("evaluation", [1, 3])
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_in_a_validation_loses_no_step(finished, tmp_path, monkeypatch, evaluation, presses):
+    """The first validation, with no checkpoint before it, and the last, with no step after it."""
+    real, calls = trainer.accuracies, []
+
+    def pressed(*arguments):
+        calls.append(1)
+        for _ in range(presses if len(calls) == evaluation else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(trainer, "accuracies", pressed)
+    fails(
+        StoppedError, f"stopped after step {8 * evaluation} of 24", train, make_config(TINY), tmp_path / "run"
+    )
+    metrics = finished.folder / "metrics.csv"
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 8 * evaluation  # a row per step
+    run = train(make_config(TINY), tmp_path / "run", resume=True)
+    assert len(calls) == 4  # the one that was left is done again
+    assert (run.folder / "metrics.csv").read_bytes() == metrics.read_bytes()
+    for kind in ("last", "best"):
+        assert weights_of(run.folder, kind) == weights_of(finished.folder, kind)
+    result = (run.folder / "result.json").read_bytes()
+    train(make_config(TINY), tmp_path / "run", resume=True)
+    assert (run.folder / "result.json").read_bytes() == result
+
+
 def test_resuming_with_another_configuration_names_the_keys(finished):
     other = make_config(tree(optimizer={"learning_rate": 0.2, "ema": 0.9}, method={"name": "sla"}))
     with pytest.raises(InputError) as error:
@@ -446,12 +523,16 @@ def test_the_same_step_is_evaluated_once(tmp_path, messages):
     assert run.result["temperatures"]["best"] == run.result["temperatures"]["last"]
 
 
-def test_tensorboard_has_the_rows(tmp_path):
+def test_tensorboard_has_the_rows(tmp_path, stop_at):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     parts = tree(run={"iterations": 4, "evaluations": 1, "tensorboard": True})
-    run = train(make_config(parts), tmp_path / "run")
+    for step in (1, 2):
+        with pytest.raises(StoppedError):
+            train(make_config(parts), tmp_path / "run", resume=step > 1, progress=stop_at(step))
+    run = train(make_config(parts), tmp_path / "run", resume=True)
+    assert len(list((run.folder / "tensorboard").iterdir())) == 1  # however often it was resumed
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3, 4]
@@ -566,3 +647,60 @@ def test_a_run_knows_its_folder_of_images_from_anywhere(tmp_path, monkeypatch):
     with pytest.warns(SLAWarning, match="36 of the 40 images were trained on and are left out"):
         assert len(again.evaluate(again.config.data.source).targets) == 4
     assert len(again.evaluate().targets) == 4  # those held out
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory, stop_at):
+    """A run that was stopped after two of four steps, with an average of its weights."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    parts = tree(run={"iterations": 4, "evaluations": 1}, data={"per_class": 8})
+    with pytest.raises(StoppedError):
+        train(make_config(parts), folder, progress=stop_at(2))
+    return folder
+
+
+def edited_state(run, folder, change):
+    """A copy of the run whose state `change(position, tensors)` has changed, checksum and all."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    shutil.copytree(run, folder)
+    found = find_checkpoint(folder / "checkpoint", "last")
+    with safe_open(found / "state.safetensors", "pt") as file:
+        position = json.loads(file.metadata()["position"])
+    tensors = load_file(found / "state.safetensors")
+    change(position, tensors)
+    save_file(tensors, found / "state.safetensors", {"position": json.dumps(position)})
+    (found / "checksums.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda position, _: position.update(step="2"), "not the state of a run"),
+        (lambda position, _: position.update(step=3), "not the state of a run"),
+        (lambda position, _: position.update(skipped=3), "not the state of a run"),
+        (lambda position, _: position.update(seconds=1e999), "not the state of a run"),
+        (lambda position, _: position.update(pace=[]), "not the state of a run"),
+        (lambda position, _: position.update(other=1), "not the state of a run"),
+        (lambda position, _: position.pop("images"), "the data is not what it was"),
+        (lambda _, tensors: tensors.pop("ema.backbone.blocks.0.0.bias"), "not the state of this run: 'ema"),
+        (
+            lambda _, tensors: tensors.update({"model.backbone.blocks.0.0.bias": torch.zeros(2)}),
+            r"state.safetensors: not the state of this run: Error\(s\) in loading state_dict",
+        ),
+        (
+            lambda _, tensors: tensors.update({"optimizer.0.momentum_buffer": torch.zeros(2)}),
+            "optimizer.0.momentum_buffer has another shape than its weights",
+        ),
+        (
+            lambda _, tensors: tensors.update({"optimizer.9999.momentum_buffer": torch.zeros(2)}),
+            "not the state of this run: list index out of range",
+        ),
+        (lambda _, tensors: tensors.update({"sum.loss": torch.zeros(2)}), "sums since the last row"),
+    ],
+)
+def test_an_edited_state_is_refused_in_one_line(stopped_run, tmp_path, change, words):
+    folder = edited_state(stopped_run, tmp_path / "run", change)
+    refused(words, train, make_config(read_config(folder / "config.yaml")), folder, resume=True)

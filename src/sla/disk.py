@@ -71,5 +71,13 @@ def check_space(folder: Path, need: int, what: str, error: type[SLAError] = Inpu
 
 
 def reason(error: OSError) -> str:
-    """Why a file cannot be read, as the system says it."""
-    return (error.strerror or "cannot be read").lower()
+    """Why a file cannot be read or written, as the system says it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full"
+    return (error.strerror or str(error) or "cannot be read").lower()
+
+
+def explain(error: OSError, folder: Path | None = None) -> str:
+    """One line about it: the file, or the folder that was written to, and the reason."""
+    place = error.filename or folder
+    return reason(error) if place is None else f"{shown(os.fsdecode(place))}: {reason(error)}"

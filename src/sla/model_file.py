@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from sla.disk import replacing
 from sla.errors import InputError
+from sla.trees import parse_json
 
 KEY = "sla"  # under which the file's metadata has the description
 CHECKSUM = "checksum"  # of a description
@@ -24,7 +27,13 @@ def write_model_file(
     if checksum:
         described = {**described, CHECKSUM: _digest(tensors)}
     with replacing(path) as file:
-        save_file(_apart(tensors), file.name, {key: json.dumps(described)})
+        try:
+            save_file(_apart(tensors), file.name, {key: json.dumps(described)})
+        except SafetensorError as error:
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -68,8 +77,8 @@ def _read(
             metadata = file.metadata() or {}
             names = file.keys() if with_tensors else []
             tensors = {name: file.get_tensor(name) for name in names}
-        described = json.loads(metadata[next(key for key in keys if key in metadata)])
-    except (OSError, SafetensorError, StopIteration, json.JSONDecodeError):
+        described = parse_json(metadata[next(key for key in keys if key in metadata)])
+    except (OSError, SafetensorError, StopIteration, ValueError):
         raise InputError(f"{path}: not {what}") from None
     if not isinstance(described, dict):
         raise InputError(f"{path}: its description is a {type(described).__name__}, not a table of values")

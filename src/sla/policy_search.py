@@ -35,6 +35,7 @@ from sla.session import train
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
+from sla.trees import parse_json
 
 OPERATIONS = tuple(name for name in SCALES if not name.endswith(("Abs", "2")) and name != "Identity")
 SCORED_AT_ONCE = 250  # images
@@ -280,7 +281,7 @@ def _read_log(log: Path) -> list[dict[str, Any]]:
     trials, kept = [], ""
     for line in log.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
-            trials.append(json.loads(line))
+            trials.append(parse_json(line))
             kept += line
         except ValueError:
             break

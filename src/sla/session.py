@@ -20,10 +20,11 @@ from sla.images.store import Dataset, Splits
 from sla.methods import Method
 from sla.plugins import allow_typed, passing
 from sla.progress import QUIET, Progress
-from sla.runs.config import TrainingConfig
+from sla.runs.config import MOST_STEPS, TrainingConfig
 from sla.runs.deadline import Deadline, used_seconds
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
+from sla.runs.failures import explaining_failures
 from sla.runs.folder import (
     CONFIG,
     RESULT,
@@ -39,7 +40,7 @@ from sla.runs.loop import using_threads
 from sla.runs.plan import Plan
 from sla.runs.run import CHOSEN, OpenedRun
 from sla.runs.signals import Stop
-from sla.runs.stages import explaining_a_full_disk, run_stages
+from sla.runs.stages import run_stages
 from sla.tasks.classifier.passed_objects import settings_of, warn_of_uncompared
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import TASKS, find_task, make_config, with_values
@@ -61,7 +62,7 @@ def train(
     """
     folder, begun, group = Path(out), Deadline(0.0), join_group()
     progress = progress if group.leads else QUIET
-    with ExitStack() as stack:
+    with explaining_failures(folder), ExitStack() as stack:
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))  # the caller's random state is not ours
         if group.leads:
@@ -76,10 +77,10 @@ def train(
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
             plan = with_recorded_images(plan, record, folder, progress)
-        plan = task.prepare(plan, group, progress, starts=not resume, search=True)
+        plan = _checked(task.prepare(plan, group, progress, starts=not resume, search=True))
         stages = task.stages(plan, group)
         was_finished = resume and stages[-1].is_finished(folder) and has_result(folder)
-        with explaining_a_full_disk(folder), Stop().listening() as stop:
+        with Stop().listening() as stop:
             if begins and group.leads:
                 write_record(folder, make_record(plan, progress))
             loop = run_stages(stages, plan.config, folder, group, stop, progress, resume=resume)
@@ -101,13 +102,13 @@ def preview(
     Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
     """
     task, begun, group = TASKS[config.task], Deadline(0.0), join_group()
-    with ExitStack() as stack:
+    with explaining_failures(Path()), ExitStack() as stack:
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
         plan = _with_deadline(task.plan(config, splits, progress), begun)
         stack.enter_context(using_threads(plan.config.run.threads))
-        return task.prepare(plan, group, progress, starts=True, search=False)
+        return _checked(task.prepare(plan, group, progress, starts=True, search=False))
 
 
 @overload
@@ -287,6 +288,14 @@ def _with_deadline(plan: Plan[Any], begun: Deadline, used: float = 0.0) -> Plan[
     if minutes is None:
         return plan
     return replace(plan, deadline=replace(begun, seconds=60 * minutes, used=used))
+
+
+def _checked(plan: Plan[Any]) -> Plan[Any]:
+    """The plan, whatever its length was given in."""
+    steps = plan.config.run.iterations or 0
+    if steps > MOST_STEPS:
+        raise InputError(f"a run of {steps:,} iterations: {MOST_STEPS:,} is the most")
+    return plan
 
 
 class _Callbacks(Progress):

@@ -440,8 +440,12 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
         ),
         ("path,label,split\na.png,x,test\nb.png,y,test\n", "no images to train on"),
         (
-            "path,label,split\na.png,x,train\nb.png,y,train\nb.png,z,val\n",
+            "path,label,split\na.png,x,train\nb.png,y,train\nc.png,z,val\n",
             "val has classes missing from train: z",
+        ),
+        (
+            "path,label\na.png,x\nb.png,y\n./b.png,z\n",
+            r"line 4: ./b.png has two labels: 'y' in line 3 and 'z' here",
         ),
         ("path,label\na.png,x\nb.png,x\n", "only one class"),
         (b"path,label\na.png,caf\xe9\n", "not UTF-8 text"),
@@ -449,7 +453,7 @@ def test_an_unreadable_folder_is_named(tmp_path, monkeypatch):
     ],
 )
 def test_refused_csv(tmp_path, text, message):
-    make(tmp_path, "a.png", "b.png")
+    make(tmp_path, "a.png", "b.png", "c.png")
     table = tmp_path / "list.csv"
     table.write_bytes(text if isinstance(text, bytes) else text.encode())
     message = refused(message, load_folder, table)

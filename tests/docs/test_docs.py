@@ -46,16 +46,17 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "renamed": set(),
     "plugins": set(),
     "hooks": set(),
-    "recipes": set(),
+    "recipes": {"trees"},
     "disk": set(),
+    "trees": set(),
     "core": {"plugins", "renamed"},
-    "model_file": {"disk"},
+    "model_file": {"disk", "trees"},
     "backbones": {"disk", "plugins"},
     "factory": {"core", "backbones", "disk", "model_file", "plugins"},
-    "images": {"disk", "progress"},
+    "images": {"disk", "progress", "trees"},
     "sampling": {"disk", "images"},
-    "augment": {"disk", "images", "sampling"},
-    "datasets": {"disk", "images", "progress", "sampling"},
+    "augment": {"disk", "images", "sampling", "trees"},
+    "datasets": {"disk", "images", "progress", "sampling", "trees"},
     "export": {"augment", "core", "disk", "images", "progress", "sampling"},
     "adapters": {"augment", "backbones", "core", "factory", "hooks", "images", "sampling"},
     "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats"},
@@ -64,11 +65,12 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
 }
 MAY_IMPORT["accelerate"] = {"core", "export"}
 MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file", "plugins"}
+MAY_IMPORT["runs"] |= {"trees"}
 MAY_IMPORT["tasks"] = MAY_IMPORT["runs"] | {"runs", "accelerate", "export", "extras", "factory", "plugins"}
 MAY_IMPORT["tasks"] |= {"stats"}
 MAY_IMPORT["session"] = {"core", "datasets", "disk", "images", "plugins", "progress", "runs", "tasks"}
 MAY_IMPORT["compare"] = {"core", "datasets", "disk", "images", "progress", "runs", "stats", "tasks"}
-MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session"}
+MAY_IMPORT["policy_search"] = MAY_IMPORT["session"] | {"augment", "sampling", "session", "trees"}
 MAY_IMPORT["report"] = MAY_IMPORT["compare"] | {"compare", "datasets", "demo", "sampling"}
 MAY_IMPORT["serve"] = MAY_IMPORT["tasks"] | {"tasks", "report"}
 MAY_IMPORT["reproduce"] = MAY_IMPORT["tasks"] | {"tasks", "session", "compare", "recipes", "report"}

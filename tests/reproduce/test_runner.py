@@ -17,7 +17,7 @@ from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.records import TABLE, read_records
-from sla.reproduce.runner import _ready, commands, run_all
+from sla.reproduce.runner import GRACE, STOPPED, _ready, commands, run_all
 from sla.reproduce.work import folder_of
 
 SMALL = 4e9  # FLOP of a run
@@ -136,10 +136,13 @@ from pathlib import Path
 from sla.recipes.load import recipe_settings
 from sla.reproduce.jobs import Job
 from sla.reproduce.runner import run_all
+from sla.runs.signals import StoppedError
 from tests_recorder import Recorder
 jobs = [Job("train", *row) for row in json.loads(sys.argv[2])]
-recorder = Recorder()
-sys.exit(run_all(jobs, Path(sys.argv[1]), recorder, workers=int(sys.argv[3])))
+try:
+    sys.exit(run_all(jobs, Path(sys.argv[1]), Recorder(), workers=int(sys.argv[3])))
+except StoppedError as error:
+    sys.exit(str(error))
 """
 
 
@@ -174,27 +177,32 @@ def test_killed_in_the_middle_it_resumes_and_repeats_nothing(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds child processes in /proc")
-def test_killed_with_workers_no_process_and_no_socket_stays(tmp_path):
-    """kill -9 of the process that started them: workers, the queue's process and the tracker all end."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_the_one_that_started_it(tmp_path, number):
+    """Workers and the tracker of semaphores end; SIGTERM is answered with one line."""
     settings = recipe_settings("cifar10", "smoke") | SLOW | {"run.iterations": 100_000}
     rows = [[settings, seed, "smoke", "long"] for seed in range(2)]
     (tmp_path / "tmp").mkdir()
     environment = _environment(tmp_path) | {"TMPDIR": str(tmp_path / "tmp")}
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), json.dumps(rows), "2"]
-    process = subprocess.Popen(words, env=environment)
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         _wait_for(folder_of(Job("train", *rows[0]), tmp_path / "out") / "checkpoint", process)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert len(children) >= 3
-        assert list((tmp_path / "tmp").glob("pymp-*"))
+        assert len(children) == 3
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 2 * GRACE
     while (left := [child for child in children if _runs(child)]) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(0.1)
     assert not left
-    assert not list((tmp_path / "tmp").glob("pymp-*"))
+    if number == signal.SIGTERM:
+        lines = [line for line in said.splitlines() if line and "stopping after this step" not in line]
+        assert lines == [STOPPED]
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def _runs(child):

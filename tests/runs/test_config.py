@@ -43,6 +43,20 @@ def test_a_written_configuration_comes_back_the_same(tmp_path):
         ({"run": {"iterations": True}}, "run.iterations: must be a number, not true"),
         ({"optimizer": {"ema": False}}, "optimizer.ema: must be a number, not false"),
         ({"task": "fewshot", "episodes": {"way": True}}, "episodes.way: must be a number, not true"),
+        (
+            {"optimizer": {"milestones": [0.8, 0.5]}},
+            "rising fractions of the run, from 0 to 1, not (0.8",
+        ),
+        ({"optimizer": {"milestones": [0.5, 0.5]}}, "rising fractions"),
+        ({"optimizer": {"milestones": [30, 60]}}, "rising fractions"),
+        ({"optimizer": {"milestones": [-0.1, 0.5]}}, "rising fractions"),
+        ({"run": {"epochs": 1e300}}, "run.epochs: .* less than or equal to 1000000, not 1e.300"),
+        ({"run": {"minutes": 1e300}}, "run.minutes: .* less than or equal to 1000000, not 1e.300"),
+        ({"run": {"iterations": 10**30}}, "run.iterations: .* less than or equal to 99999999"),
+        ({"task": "fewshot", "run": {"iterations": 10**8}}, "run.iterations: .* 99999999"),
+        ({"task": "simclr", "run": {"epochs": 1e300}}, "run.epochs: .* 1000000"),
+        ({"data": {"stored_size": 99999}}, "data.stored_size: .* less than or equal to 8192, not 99999"),
+        ({"model": {"resolution": 99999}}, "model.resolution: .* less than or equal to 8192, not 99999"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(tree, words):

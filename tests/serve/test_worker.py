@@ -1,12 +1,14 @@
 """The thread that has the model: batches, background work, errors and the end."""
 
 import threading
-from concurrent.futures import CancelledError
+import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 import torch
 
 from sla.images.store import Pixels
+from sla.serve.service import EMBEDDED, Service
 from sla.serve.worker import BATCH, Worker
 
 
@@ -94,3 +96,33 @@ def test_the_end_cancels_what_waits(model):
             with pytest.raises(CancelledError):
                 future.result(1)
     assert worker.in_background(lambda: 1).cancelled()
+
+
+def test_the_end_does_not_wait_for_all_training_pictures():
+    """Of 32 pictures to embed, those that are in the model are finished, and no others begun."""
+
+    class Slow:
+        begun, go = [], threading.Event()
+
+        def features(self, pixels):
+            self.begun.append(len(pixels.images))
+            self.go.wait(10)
+            return torch.zeros(len(pixels.images), 2)
+
+    service = Service.__new__(Service)
+    service.predictor = Slow()
+    service.worker = Worker(service.predictor)
+    service.worker.start()
+    with ThreadPoolExecutor(2) as threads:
+        embedding = threads.submit(service._embed, Pixels(torch.zeros(32, 1, 1, 1), torch.ones(32)))
+        while not Slow.begun:
+            time.sleep(0.01)
+        ending = threads.submit(service.worker.stop)
+        while not service.worker._stopped:
+            time.sleep(0.01)
+        Slow.go.set()
+        ending.result(10)
+        with pytest.raises(CancelledError):
+            embedding.result(10)
+    assert Slow.begun == [EMBEDDED]
+    assert EMBEDDED < 32

@@ -5,7 +5,6 @@ AutoAugment publishes them, or an object with that list as `sub_policies`, the l
 by default), and any other keys. Magnitudes map linearly to the ranges of SCALES.
 """
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -19,6 +18,7 @@ from sla.augment.policy_ops import NOTHING, NUMBER, apply_operations
 from sla.disk import reason
 from sla.errors import InputError, nearest, shown
 from sla.sampling.draws import Draws
+from sla.trees import parse_json
 
 LARGEST_FILE = 4 << 20  # bytes; the largest published policy has 60,000
 BINS = 30  # TrivialAugment's strengths are 0 to 30 thirtieths
@@ -230,15 +230,15 @@ def read_policy(source: str | Path) -> Any:
             raise InputError(
                 f"no policy {shown(name)!r} in this package{known} (a file of yours ends in .json)"
             )
-        return json.loads((resources.files("sla.augment") / "policies" / f"{name}.json").read_text("utf-8"))
+        return parse_json((resources.files("sla.augment") / "policies" / f"{name}.json").read_text("utf-8"))
     try:
         path = Path(name).expanduser()
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{shown(name)}: too large for a policy")
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return parse_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{shown(name)}: {reason(error)}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{shown(name)}: not a policy: not JSON") from None

@@ -28,7 +28,8 @@ from sla.cli import (
     views,
 )
 from sla.cli.renamed import WithOldNames
-from sla.errors import SLAError, SLAWarning
+from sla.disk import explain
+from sla.errors import SLAError, SLAWarning, shown
 
 app = typer.Typer(
     name="sla",
@@ -77,8 +78,14 @@ def main(args: list[str] | None = None) -> None:
         keep_memory()
         app(args)
     except SLAError as error:
-        typer.secho(f"sla: {error}", fg="red", err=True)
+        typer.secho(f"sla: {shown(str(error))}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:  # of the disk, in any command
+        typer.secho(f"sla: {explain(error)}", fg="red", err=True)
+        sys.exit(1)
+    except MemoryError:
+        typer.secho("sla: out of memory", fg="red", err=True)
+        sys.exit(1)
     except SystemExit as end:
         if end.code == 130:  # what typer makes of Ctrl-C
             typer.secho("sla: stopped", err=True)
@@ -101,4 +108,5 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
     """A warning as one line: ours as it is, others' with their kind."""
     kind = "note" if issubclass(category, SLAWarning) else category.__name__
     with contextlib.suppress(BrokenPipeError):  # nobody reads: the work continues
-        typer.secho(f"sla: {kind}: {message}", fg="yellow", err=True)
+        for number, line in enumerate(str(message).splitlines()):
+            typer.secho(shown(line if number else f"sla: {kind}: {line}"), fg="yellow", err=True)

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sla.cli.output import say
+
 app = typer.Typer(help="Augmentation policies.", no_args_is_help=True)
 Option = typer.Option
 
@@ -63,9 +65,9 @@ def search(
         found = search_policy(config, settings, folder, command, progress=display)
     with replacing(out) as file:
         file.write(write_policy(found).encode())
-    print(f"{len(found['sub_policies'])} sub-policies: {shown(out)}")
+    say(f"{len(found['sub_policies'])} sub-policies: {shown(out)}")
     augmentation = shlex.quote(f"policy({quoted(shown(out))}), {found['augment']}")
-    print(f"to use them: sla train {shlex.quote(data)} --augment {augmentation}")
+    say(f"to use them: sla train {shlex.quote(data)} --augment {augmentation}")
 
 
 def write_policy(content: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
@@ -44,19 +45,19 @@ def compare(
         )
     write_compare_page(found, out)
     if json_:
-        print(json.dumps({**as_tree(found), "page": str(out)}))
+        say(json.dumps({**as_tree(found), "page": str(out)}))
         return
     _print(found)
-    print(f"The page: {shown(out)}")
+    say(f"The page: {shown(out)}")
 
 
 def _print(found: "Comparison") -> None:
     from sla.cli.display import print_table
     from sla.compare.comparison import format_p
 
-    print(f"{len(found.dataset):,} {found.what}")
+    say(f"{len(found.dataset):,} {found.what}")
     for note in found.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     rows = []
     for place, (entry, top1) in enumerate(zip(found.entries, found.accuracies, strict=True)):
         cells = [entry.name, f"{top1.mean:.2f}", f"{top1.low:.1f} to {top1.high:.1f}"]
@@ -80,7 +81,7 @@ def _print(found: "Comparison") -> None:
         "verdict",
     )
     print_table(header, rows)
-    print(
+    say(
         "Points, gained and lost: to the first run, on the same images. p below 0.05 (McNemar's exact test"
         + (", adjusted for their number by Holm" if len(rows) > 2 else "")
         + ") decides, the interval is shown. All about these images and these models, not about other seeds."
@@ -94,4 +95,4 @@ def _print(found: "Comparison") -> None:
             words += (
                 f", to the first {one_by_one.mean:+.2f} ({one_by_one.low:+.1f} to {one_by_one.high:+.1f})"
             )
-        print(f"{found.entries[group.places[0]].name}, {words}")
+        say(f"{found.entries[group.places[0]].name}, {words}")

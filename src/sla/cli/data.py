@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sla.cli.output import showing_progress
+from sla.cli.output import say, showing_progress
 from sla.errors import InputError, listed, shown
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def get(name: Annotated[str, typer.Argument(help="Name of a dataset.")], root: R
 
     with showing_progress() as progress:
         got = get_dataset(name, root=root, progress=progress)
-    typer.echo(f"{name}: {got.folder} ({got.route})")
+    say(f"{name}: {got.folder} ({got.route})")
 
 
 @app.command()
@@ -104,11 +104,11 @@ def check(
     with showing_progress() as progress:
         found = check_dataset(data, root=root, sheet=sheet, pixels=pixels, progress=progress)
         for line in _check_lines(found):
-            typer.echo(line)
+            say(line)
         if judging is not None:
             _check_labels(judging(progress), out, found.name)
     if sheet is not None:
-        typer.echo(f"sheet: {sheet}")
+        say(f"sheet: {sheet}")
     if not found.passed:
         raise typer.Exit(1)
 
@@ -138,13 +138,13 @@ def _check_labels(found: "LabelCheck", out: Path, name: str) -> None:
     from sla.report.labels import lead, write_label_page
 
     table = write_label_page(found, out, name)
-    typer.echo(f"labels: {lead(found)}")
+    say(f"labels: {lead(found)}")
     for note in found.notes:
-        typer.echo(f"labels: {note}")
+        say(f"labels: {note}")
     for one in found.doubts[:SHOWN]:
         label, suggested = found.classes[one.label], found.classes[one.suggested]
-        typer.echo(f"labels: {shown(one.name)}: {shown(label)}, or {shown(suggested)}?")
-    typer.echo(f"labels: {shown(out)}, {shown(table)}")
+        say(f"labels: {shown(one.name)}: {shown(label)}, or {shown(suggested)}?")
+    say(f"labels: {shown(out)}, {shown(table)}")
 
 
 def _check_lines(found: "Check") -> Iterator[str]:

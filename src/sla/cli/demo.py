@@ -21,7 +21,7 @@ def demo(
 
     from sla.cli.output import check_writable
     from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
-    from sla.errors import InputError
+    from sla.errors import InputError, shown
     from sla.progress import Progress
     from sla.report.demo import write_page
     from sla.report.formatting import ends
@@ -62,4 +62,4 @@ def demo(
     console.print(table)
     console.print(summary(results))
     write_page(results, out)
-    console.print(f"Page: {out}")
+    console.print(f"Page: {shown(out)}", markup=False)

@@ -14,6 +14,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from sla.errors import shown
 from sla.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
@@ -44,7 +45,8 @@ class TrainingDisplay(Progress):
         self.leads = process_numbers().rank == 0
         self.console = LastingConsole(highlight=False, soft_wrap=True)
         self.live, self.last_report = live and self.leads, 0.0
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
+        named = TextColumn("{task.description}", markup=False)
+        columns = (named, BarColumn(bar_width=24), MofNCompleteColumn())
         rate = TextColumn("{task.fields[rate]}")
         self.bars = Bars(*columns, rate, TimeRemainingColumn(), console=self.console)
         self.newest = Text()
@@ -65,7 +67,7 @@ class TrainingDisplay(Progress):
 
     def message(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(f"  {text}", markup=False)
+        self.console.print(f"  {shown(text)}", markup=False)
 
     def advance(self, what: str, done: int, total: int | None) -> None:
         """A bar for each pass, on a terminal; elsewhere a line for each that takes its time."""
@@ -99,7 +101,7 @@ class TrainingDisplay(Progress):
     def _bar(self, what: str, done: int, total: int | None, rate: str) -> None:
         if self.live:
             if what not in self.tasks:
-                self.tasks[what] = self.bars.add_task(what, total=total, rate="")
+                self.tasks[what] = self.bars.add_task(shown(what), total=total, rate="")
             self.bars.update(self.tasks[what], completed=done, total=total, rate=rate)
 
 
@@ -120,11 +122,11 @@ def print_table(header: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> 
     """
     if not sys.stdout.isatty():
         for row in (*([header] if header else []), *rows):
-            print(*row, sep="\t")
+            print(*(shown(str(cell)) for cell in row), sep="\t")
         return
     table = Table(box=None, pad_edge=False, show_header=header is not None)
     for place, name in enumerate(header or [""] * max(map(len, rows), default=0)):
         table.add_column(name, justify="right" if header and place else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(Text(shown(str(cell))) for cell in row))
     Console(highlight=False).print(table)

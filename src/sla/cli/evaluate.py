@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.predict import Agreement, choose_agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
@@ -69,7 +70,7 @@ def evaluate(
             choose_agreement(runs[0], inference, agreement, progress)
             count, found = _alone(runs[0], data, inference, on_bad_image, progress, options)
     if json_:
-        print(
+        say(
             json.dumps(
                 {
                     "run": " ".join(folders),
@@ -81,11 +82,11 @@ def evaluate(
         )
         return
     model = f" ({runs[0].model_name})" if len(runs) == 1 and runs[0].model_name else ""
-    print(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint{model}")
+    say(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint{model}")
     if inference == "ensemble":
-        print("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
+        say("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     if "anytime" in found:
-        print(_about_anytime(runs[0], found["anytime"]))
+        say(_about_anytime(runs[0], found["anytime"]))
     header = ("inference", "top 1 %", "95% interval", "top 5 %", "balanced %", "ECE %", "NLL", "ms per image")
     groups = [name for name in ("old", "new") if any(name in s for s in found.values())]
     print_table(

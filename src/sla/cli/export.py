@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, Inference
 
 
@@ -37,8 +38,8 @@ def export(
             preprocessing=preprocessing,
             progress=display,
         )
-    print(
+    say(
         f"The largest difference of a probability from the run's is {found.difference:.1e}, "
         f"on {found.images:,} {found.what}."
     )
-    print(f"The model: {shown(out)} ({out.stat().st_size / 1e6:.1f} MB)")
+    say(f"The model: {shown(out)} ({out.stat().st_size / 1e6:.1f} MB)")

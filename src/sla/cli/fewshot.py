@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sla.cli.names import FEWSHOT_METHODS
+from sla.cli.output import say
 from sla.cli.renamed import WithOldNames
 from sla.cli.settings import OnBadImage, RefuseOrSkip
 
@@ -125,10 +126,10 @@ def evaluate(
     classes = found.dataset.num_classes
     if json_:
         tree = {"episodes": found.episodes, "way": found.way, "classes": classes, "rows": described}
-        print(json.dumps(tree))
+        say(json.dumps(tree))
         return
     of = f"{classes} classes, {len(found.dataset):,} images"
-    print(f"{found.episodes:,} {found.way}-way episodes, {found.query} queries per class, of {of}")
+    say(f"{found.episodes:,} {found.way}-way episodes, {found.query} queries per class, of {of}")
     print_table(("", "shot", "inference", "accuracy %", "95% over episodes"), rows)
 
 
@@ -172,5 +173,5 @@ def predict(
         answers = classify_files(model, known, paths, display)
     if known.checked is not None and form == "table":
         right, count = known.checked
-        print(f"{right} of {count} support pictures are classified correctly by the others")
+        say(f"{right} of {count} support pictures are classified correctly by the others")
     print_answers(paths, answers, known.classes, top, form)

@@ -1,4 +1,4 @@
-"""What commands that read data share: a file to write where a person says, and how far they are."""
+"""What commands share: a line on the terminal, a file to write where a person says, and how far they are."""
 
 import contextlib
 import sys
@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from sla.errors import InputError, shown
 from sla.progress import Progress
+
+
+def say(line: str, *, err: bool = False, flush: bool = False) -> None:
+    """Print a line; names of files and classes in it cannot control the terminal."""
+    print(shown(line), file=sys.stderr if err else sys.stdout, flush=flush)
 
 
 class _TriedError(Exception):
@@ -42,7 +45,8 @@ def showing_progress(patience: float = 0.0) -> Iterator[Progress]:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    named = TextColumn("{task.description}", markup=False)
+    columns = (named, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         yield _Bars(bars)
 
@@ -53,12 +57,12 @@ class _Lines(Progress):
         self.start = time.monotonic() + patience
 
     def message(self, text: str) -> None:
-        typer.echo(text, err=True)
+        say(text, err=True)
 
     def advance(self, what: str, done: int, total: int | None) -> None:
         if what not in self.announced and time.monotonic() >= self.start:
             self.announced.add(what)
-            typer.echo(f"{what} ...", err=True)
+            say(f"{what} ...", err=True)
 
 
 class _Bars(Progress):
@@ -66,9 +70,9 @@ class _Bars(Progress):
         self.bars, self.tasks = bars, dict[str, Any]()
 
     def message(self, text: str) -> None:
-        self.bars.console.print(text, markup=False, highlight=False)
+        self.bars.console.print(shown(text), markup=False, highlight=False)
 
     def advance(self, what: str, done: int, total: int | None) -> None:
         if what not in self.tasks:
-            self.tasks[what] = self.bars.add_task(what, total=total)
+            self.tasks[what] = self.bars.add_task(shown(what), total=total)
         self.bars.update(self.tasks[what], completed=done, total=total)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
 from sla.runs.answers import answer_of
 
@@ -121,13 +122,22 @@ def print_answers(
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
             line = {"file": str(path), "class": answer, "classes": found}
-            print(json.dumps(line if unlike is None else line | {"unlike": mark}))
+            say(json.dumps(line if unlike is None else line | {"unlike": mark}))
     else:
         writer = csv.writer(sys.stdout)
-        writer.writerow(["file", "class", *classes, *([] if unlike is None else ["unlike"])])
+        writer.writerow(["file", "class", *map(_cell, classes), *([] if unlike is None else ["unlike"])])
         for path, answer, row, mark in zip(paths, answers, probabilities.tolist(), marks, strict=True):
             cells = [f"{value:.6f}" for value in row]
-            writer.writerow([path, answer, *cells, *([] if unlike is None else ["yes" if mark else "no"])])
+            more = [] if unlike is None else ["yes" if mark else "no"]
+            writer.writerow([_cell(str(path)), _cell(answer), *cells, *more])
+
+
+def _cell(text: str) -> str:
+    """Text for a CSV: one printable line, and no formula of a spreadsheet. JSON has names as they are."""
+    from sla.datasets.spreadsheet_cells import escape_cell
+    from sla.errors import shown
+
+    return escape_cell(shown(text))
 
 
 def find_pictures(files: list[Path]) -> list[Path]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import Allow
 
 Option = typer.Option
@@ -71,4 +72,4 @@ def pretrain(
     run = train_one(settings, out, resume, report=False)
     if process_numbers().rank == 0:
         print_results([run])
-        print(f"next: sla train LABELLED_IMAGES --weights {shown(run.folder)}")
+        say(f"next: sla train LABELLED_IMAGES --weights {shown(run.folder)}")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 
@@ -27,5 +28,5 @@ def report(
     check_writable(page, ".html")
     with showing_progress(patience=2) as progress:
         words = write_run_page(opened, page, data, progress, on_bad_image)
-    print(words)
-    print(f"The page: {shown(page)}")
+    say(words)
+    say(f"The page: {shown(page)}")

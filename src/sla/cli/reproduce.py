@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from sla.cli.output import say
+from sla.errors import shown
 from sla.recipes import SCALES
 from sla.reproduce.names import EXPERIMENTS
 
@@ -46,9 +48,9 @@ def list_all(seeds: Seeds = 3, out: Out = OUT) -> None:
             words = title if scale == SCALES[0] else ""
             rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", _hours(hours), words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
-    print(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
+    say(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
     if finished:
-        print(f"Of the runs that {out / TABLE} has, the time is theirs.")
+        say(f"Of the runs that {out / TABLE} has, the time is theirs.")
 
 
 @app.command("recipes")
@@ -83,7 +85,7 @@ def render(
     check_writable(document, ".md")
     check_writable(page, ".html")
     write(rows, document, page, sources[0].with_name("toy.png"))
-    print(f"written: {document}, {page}")
+    say(f"written: {document}, {page}")
 
 
 @app.command()
@@ -101,7 +103,7 @@ def merge(
         new = add_records(out / TABLE, rows.values())
     except OSError as error:
         raise InputError(f"{shown(out)}: cannot be written: {reason(error)}") from None
-    print(f"{new} new of {len(rows)} rows: {out / TABLE}")
+    say(f"{new} new of {len(rows)} rows: {out / TABLE}")
 
 
 @app.command()
@@ -148,7 +150,7 @@ def plan(
     spent, left = sum(one.spent for one in found), sum(one.left for one in found)
     rows.append(("all", "", "", "", "", f"{spent:.2f}", f"{left:.2f}", ""))
     print_table(("table", "columns", "rows", "seeds", "runs done", "core-hours", "left", "budget"), rows)
-    print(f"Left: at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
+    say(f"Left: at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
@@ -181,9 +183,9 @@ def _draw_toy(scale: str, out: Path) -> None:
     from sla.reproduce.toy import draw_toy
 
     settings = recipe_settings("mnist", scale)
-    print("drawing the four panels by t-SNE (about a minute) ...")
+    say("drawing the four panels by t-SNE (about a minute) ...")
     draw_toy(out / "toy.png", settings["data.source"], settings.get("data.root"))
-    print(f"figure: {out / 'toy.png'}")
+    say(f"figure: {out / 'toy.png'}")
 
 
 class RunnerDisplay:
@@ -196,7 +198,8 @@ class RunnerDisplay:
 
         self.console = LastingConsole(highlight=False, soft_wrap=True)
         self.live = sys.stdout.isatty()
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+        named = TextColumn("{task.description}", markup=False)
+        columns = (named, BarColumn(bar_width=24), TaskProgressColumn())
         self.progress = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
         self.weights: dict[str, float] = {}
         self.shares: dict[str, float] = {}
@@ -233,14 +236,14 @@ class RunnerDisplay:
             self.progress.update(self.task, completed=done, description=words, left=left)
         elif time.monotonic() - self.last_report > PLAIN_SECONDS:
             self.last_report = time.monotonic()
-            self.console.print(f"{100 * done / total:.0f}%  {left}  {words}", markup=False)
+            self.console.print(shown(f"{100 * done / total:.0f}%  {left}  {words}"), markup=False)
 
     def end(self, job: "Job", record: "Record | None", reason: str) -> None:
         """A job has finished, or failed for this reason."""
         self.advance(job, 1.0)
         said = f"failed: {reason}" if record is None else _numbers(record)
         kind = "" if job.kind == "train" else f" ({job.kind})"
-        self.console.print(f"{job.label}, seed {job.seed}{kind}: {said}", markup=False)
+        self.console.print(shown(f"{job.label}, seed {job.seed}{kind}: {said}"), markup=False)
 
 
 def _numbers(record: "Record") -> str:
@@ -297,16 +300,17 @@ def _command(name: str) -> Callable[..., None]:
                     f"--threads {threads}: the recipe of {job.label} sets {job.threads}; leave out --threads"
                 )
         if print_commands:
-            print("\n".join(commands(name, scale, found, out, seeds, threads)))
+            for line in commands(name, scale, found, out, seeds, threads):
+                say(line)
             return
         if scale == "smoke":
-            print("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
+            say("smoke: the 8x8 digits of this package instead of the table's data; ignore its numbers")
         with RunnerDisplay() as display:
             failed = run_all(found, out, display, jobs, threads)
         if name == "toy" and not failed:
             _draw_toy(scale, out)
         rendered = f"; `sla reproduce render --out {out}` writes the comparison" if scale != "smoke" else ""
-        print(f"results: {out / TABLE}{rendered}")
+        say(f"results: {out / TABLE}{rendered}")
         if failed:
             raise SLAError(f"{failed} of {len(found)} failed, see the reasons above; the others are recorded")
 

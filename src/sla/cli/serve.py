@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sla.cli.output import showing_progress
+from sla.cli.output import say, showing_progress
 from sla.cli.settings import Allow, Checkpoint, Inference
 from sla.progress import Progress
 
@@ -57,14 +57,14 @@ def serve(
     listening = bind(host, port)
     if not is_loopback(host):
         warnings.warn(f"everyone who can reach {host} can use this server: it has no password", SLAWarning)
-    print(f"{shown(run)}: {address_of(listening)} (Ctrl-C ends it)", flush=True)
+    say(f"{shown(run)}: {address_of(listening)} (Ctrl-C ends it)", flush=True)
     try:
         serve(app, listening)
     finally:
         progress.close()
         corrections = app.state.service.corrections
         if corrections.saved:
-            print(f"{corrections.saved:,} corrected: {shown(corrections.csv)}", flush=True)
+            say(f"{corrections.saved:,} corrected: {shown(corrections.csv)}", flush=True)
 
 
 class _WhileBusy(Progress):
@@ -76,7 +76,7 @@ class _WhileBusy(Progress):
 
     def message(self, text: str) -> None:
         self.close()
-        typer.echo(text, err=True)
+        say(text, err=True)
 
     def advance(self, what: str, done: int, total: int | None) -> None:
         if self.inner is None:

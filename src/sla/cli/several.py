@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sla.cli.output import say
+
 if TYPE_CHECKING:
     from sla.compare.seeds import SeedTable
     from sla.runs.plan import Plan
@@ -85,7 +87,7 @@ def train_job(
     if several and resume and has_result(job.folder):
         return open_run(job.folder)
     if several:
-        print(f"run: {shown(job.folder)}")
+        say(f"run: {shown(job.folder)}")
     cost = {} if job.cost_of is None else same_cost(job.cost_of)
     config = make_config(with_values(tree, {**job.settings, **cost}), where)
     begun = resume and (job.folder / "config.yaml").exists()
@@ -114,13 +116,13 @@ def print_seeds(runs: "Sequence[OpenedRun]") -> None:
 
     table = compare_seeds([run for run in runs if isinstance(run, Run)])
     what = "test" if table.split == "test" else "held-out"
-    print(f"accuracy in percent on {table.images:,} {what} images, by seed")
+    say(f"accuracy in percent on {table.images:,} {what} images, by seed")
     header = ("method", *(f"seed {seed}" for seed in table.seeds), "mean", "95% interval")
     print_table(header, list(_rows(table)))
-    print("* the headline. The interval is over seeds (Student's t), on the same images.")
+    say("* the headline. The interval is over seeds (Student's t), on the same images.")
     for first, other, points in table.differences():
         verdict = {1: "better", -1: "worse", 0: "no clear difference"}[points.sign]
-        print(
+        say(
             f"{first.method} ({first.inference}) against {other.method} ({other.inference}), paired by seed: "
             f"{points.mean:+.2f} points ({points.low:+.1f} to {points.high:+.1f}): {verdict}"
         )

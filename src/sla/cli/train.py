@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sla.cli.names import IMBALANCE, METHODS
+from sla.cli.output import say
 from sla.cli.settings import ALLOW, allow_names, complete
 
 if TYPE_CHECKING:
@@ -166,9 +167,9 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     if not isinstance(judged, Run):
         raise InputError("--use-all is for classifiers")
     config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
-    print(f"again on all images, with the held-out ones, in {shown(out)}")
+    say(f"again on all images, with the held-out ones, in {shown(out)}")
     if not judged.result["images"].get("test"):
-        print(f"no picture is left to judge it by; the best guess is what {shown(judged.folder)} said")
+        say(f"no picture is left to judge it by; the best guess is what {shown(judged.folder)} said")
     run = train_one(config, out, (out / "config.yaml").exists(), report=False)
     if process_numbers().rank == 0:
         keep_judgement(out, judged)
@@ -220,7 +221,7 @@ def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:
 
     tables: dict[tuple[str, ...], list[ScoreTable]] = {}
     for run in runs:
-        print(f"run: {run.folder}")
+        say(f"run: {run.folder}")
         images = run.result.get("images", {})
         said = run.task == "classifier" and not verbose and bool(images.get("val") or images.get("test"))
         if (table := run.score_table()).rows and not said:
@@ -228,4 +229,4 @@ def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:
     for header, found in tables.items():
         print_table(header, [row for table in found for row in table.rows])
         for note in (*(note for table in found for note in table.notes), *found[0].legend):
-            print(note)
+            say(note)

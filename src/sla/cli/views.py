@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from sla.cli.output import say
 from sla.cli.settings import RefuseOrSkip
 
 
@@ -41,5 +42,5 @@ def views(
     print_table(("views", "M", "guessing %", "recognised %", "95% interval", "verdict"), rows)
     good = [one.views.text for one in found if one.verdict == CAN]
     for one in found:
-        print(advise(one, good))
-    print(f"Measured on {found[0].images:,} held-out images that the small network did not learn from.")
+        say(advise(one, good))
+    say(f"Measured on {found[0].images:,} held-out images that the small network did not learn from.")

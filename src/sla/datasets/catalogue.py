@@ -11,13 +11,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from sla.datasets.entry import Entry, Layout
 from sla.disk import reason
 from sla.errors import InputError, nearest, shown
 from sla.images.cache_paths import cache_dir
+from sla.trees import parse_yaml
 
 CATALOGUE: dict[str, Entry] = {}
 OWN_FILE = "catalogue.yaml"  # in the data folder
@@ -44,12 +44,11 @@ def register(entry: Entry, read: Callable[[Path], Any] | None = None, marks: Seq
 def read_catalogue(path: Path) -> list[Entry]:
     """The entries of a catalogue file; what is wrong is one line with the file, the entry and the field."""
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, where libyaml is there
-        held = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        held = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{shown(path)}: {reason(error)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{shown(path)}: not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise InputError(f"{shown(path)}: not YAML: {error}") from None
     if not isinstance(held, dict):
         raise InputError(f"{shown(path)}: needs entries of datasets by their names")
     entries = []

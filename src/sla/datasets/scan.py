@@ -115,6 +115,7 @@ def read_csv(path: str | Path) -> Index:
         raise InputError(f"{shown(path)}: the CSV cannot be read: {error.strerror}") from None
     root = os.path.dirname(os.path.abspath(path))
     stamps, rows = np.array([stamp(info, time.time_ns())]), IndexBuilder()
+    labels: dict[str, tuple[str, int]] = {}  # of each file, with the line
     for line, image, label, split in _csv_lines(path):
         where = f"{shown(path)} line {line}"
         if not label:
@@ -123,6 +124,10 @@ def read_csv(path: str | Path) -> Index:
             raise InputError(f"{where}: unknown split {split!r}{nearest(split, SPLIT_NAMES)}")
         if not os.path.isfile(os.path.join(root, image)):
             raise InputError(f"{where}: no such file: {shown(os.path.join(root, image))}")
+        other, before = labels.setdefault(os.path.normpath(image), (label, line))
+        if other != label:
+            both = f"{shown(other)!r} in line {before} and {shown(label)!r} here"
+            raise InputError(f"{where}: {shown(image)} has two labels: {both}")
         rows.add(image, label, SPLITS[split])
     if not len(rows):
         raise InputError(f"{shown(path)}: no images listed below the header")

@@ -26,6 +26,7 @@ from sla.images.files import FileImages, in_threads
 from sla.images.paths import Paths
 from sla.images.store import Pixels, Rows
 from sla.progress import QUIET, Progress
+from sla.trees import parse_json
 
 DECODER = 2  # increase it when the same file would decode to other pixels, or rows have other fields
 HEAD = ("key", "content", "aspect")  # what the checksum of a row is of
@@ -220,7 +221,7 @@ def _longest(files: list[Path], kind: np.dtype) -> np.ndarray:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, "rb") as file:
             total = rows = (path.stat().st_size - len(_header(kind, 0))) // kind.itemsize
             if path.suffix == ".partial":
-                about = json.loads(path.with_suffix(".json").read_bytes())
+                about = parse_json(path.with_suffix(".json").read_bytes())
                 total, rows = int(about["images"]), int(about["filled"])
             head = _header(kind, max(total, 0))
             if file.read(len(head)) == head and rows > len(best):
@@ -232,6 +233,6 @@ def _rows_saved(partial: Path, header: Path, head: bytes) -> int:
     try:
         with open(partial, "rb") as file:
             begun = file.read(len(head)) == head
-        return int(json.loads(header.read_bytes())["filled"]) if begun else 0
+        return int(parse_json(header.read_bytes())["filled"]) if begun else 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0

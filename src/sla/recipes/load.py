@@ -6,11 +6,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from sla.errors import InputError, nearest
 from sla.recipes import SCALES
+from sla.trees import parse_yaml
 
 Settings = dict[str, Any]
 VERSION = "recipe.version"  # a part of what names a run, not a key of its configuration
@@ -39,7 +39,7 @@ class Entry(BaseModel):
 @cache
 def _entries() -> tuple[dict[str, Entry], dict[str, Entry]]:
     text = resources.files("sla.recipes").joinpath("recipes.yaml").read_text(encoding="utf-8")
-    tree = yaml.safe_load(text)
+    tree = parse_yaml(text)
     families, recipes = (
         {name: Entry.model_validate(entry) for name, entry in tree[part].items()}
         for part in ("families", "recipes")

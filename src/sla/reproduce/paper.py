@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from sla.errors import InputError, nearest
 from sla.reproduce.names import EXPERIMENTS
+from sla.trees import parse_yaml
 
 SOURCES = [resources.files("sla.reproduce") / name for name in ("paper.yaml", "studies.yaml")]
 
@@ -87,7 +88,7 @@ def experiments() -> dict[str, Experiment]:
     tree: dict[str, Any] = {}
     for path in SOURCES:
         source = path.read_text(encoding="utf-8")
-        tree |= yaml.safe_load(source)
+        tree |= parse_yaml(source)
         for name, table in yaml.load(source, yaml.BaseLoader).items():
             tree[name]["printed"] = table.get("printed", {})  # 66.10 as a number would be 66.1
     return {name: Experiment.model_validate(tree[name]) for name in EXPERIMENTS}

@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
 from sla.errors import InputError, shown
 from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.paper import Part
 from sla.reproduce.records import Record, core_seconds
+from sla.trees import parse_yaml
 
 
 class Line(Part):
@@ -38,11 +36,11 @@ class LineStatus:
 def read_plan(path: Path) -> list[Line]:
     """The lines of a YAML file: a list of `{experiment: table1, columns: [cifar10], seeds: 3}`."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(tree, list):
             raise TypeError("it must be a list of lines")
         return [Line.model_validate(line) for line in tree]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, ValidationError) as error:
+    except (OSError, TypeError, ValueError) as error:
         text = str(error).replace("\n", "; ")
         raise InputError(f"{shown(path)}: not a plan of runs: {shown(text)}") from None
 

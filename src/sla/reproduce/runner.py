@@ -1,19 +1,20 @@
 """Running the missing jobs of a table, one by one or in parallel; each is recorded as it finishes."""
 
+import contextlib
 import multiprocessing
 import os
 import shlex
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
-from multiprocessing.managers import SyncManager
+from multiprocessing.connection import Connection
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sla.disk import reason
 from sla.errors import InputError, SLAError, shown
@@ -22,10 +23,11 @@ from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import read_finished, run_job
 from sla.runs.loop import using_threads
-from sla.runs.signals import StoppedError
+from sla.runs.signals import StoppedError, interrupted_by_signals
 
 STOPPED = "stopped; the same command resumes it"
 POLL = 0.5  # seconds between two checks of the workers
+GRACE = 5.0  # seconds that a worker has to stop with a checkpoint
 REPORT = 1.0  # seconds between two reports of a worker
 Found = Record | str | None  # of a job: its record, why it failed, or None where another process runs it
 
@@ -71,11 +73,23 @@ def run_all(
     missing = [job for job in jobs if job.key not in known]
     display.begin(missing, len(jobs) - len(missing))
     run = partial(_run_in_pool, workers=workers) if workers > 1 else _run_in_turn
-    failed = 0
+    run = partial(run, out=out, display=display, threads=threads)
     try:
-        for wait in (False, True):
-            elsewhere = []
-            for job, found in run(missing, out, display, wait, threads=threads):
+        with interrupted_by_signals():
+            return _run_through(run, missing, display)
+    except (StoppedError, KeyboardInterrupt):
+        raise StoppedError(STOPPED) from None
+
+
+def _run_through(
+    run: Callable[..., Iterator[tuple[Job, Found]]], jobs: Sequence[Job], display: _Display
+) -> int:
+    """Run these, then wait for those that another process runs; returns how many failed."""
+    failed = 0
+    for wait in (False, True):
+        elsewhere = []
+        with contextlib.closing(run(jobs, wait=wait)) as results:  # type: ignore[type-var]
+            for job, found in results:
                 if found is None:
                     elsewhere.append(job)
                 elif isinstance(found, str):
@@ -83,9 +97,7 @@ def run_all(
                     display.end(job, None, found)
                 else:
                     display.end(job, found, "")
-            missing = elsewhere
-    except StoppedError:
-        raise StoppedError(STOPPED) from None
+        jobs = elsewhere
     return failed
 
 
@@ -120,28 +132,32 @@ def _run_in_pool(
         return
     context = multiprocessing.get_context("spawn")
     threads = threads or max((os.cpu_count() or 1) // workers, 1)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_follow, initargs=(os.getpid(),))
-    manager = SyncManager(ctx=context)
-    manager.start(_follow_manager, (os.getpid(),))
-    with manager, pool:
-        reports = manager.Queue()
-        waiting, running = list(jobs), dict[Future[Found], Job]()
-        by_key = {job.key: job for job in jobs}
-        try:
-            while waiting or running:
-                for job in _ready(waiting, running.values())[: workers - len(running)]:
-                    waiting.remove(job)
-                    running[pool.submit(_run_in_worker, job, out, wait, threads, reports)] = job
-                done, _ = wait_for(running, timeout=POLL, return_when=FIRST_COMPLETED)
-                while not reports.empty():
-                    key, share = reports.get()
-                    display.advance(by_key[key], share)
-                for future in done:
-                    yield running.pop(future), future.result()
-        except KeyboardInterrupt:
+    reports = context.SimpleQueue()
+    ending, ours = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_begin_worker, initargs=(ending, reports)
+    )
+    waiting, running = list(jobs), dict[Future[Found], Job]()
+    by_key = {job.key: job for job in jobs}
+    try:
+        while waiting or running:
+            for job in _ready(waiting, running.values())[: workers - len(running)]:
+                waiting.remove(job)
+                running[pool.submit(_run_in_worker, job, out, wait, threads)] = job
+            done, _ = wait_for(running, timeout=POLL, return_when=FIRST_COMPLETED)
+            while not reports.empty():
+                key, share = reports.get()
+                display.advance(by_key[key], share)
+            for future in done:
+                yield running.pop(future), future.result()
+    except BaseException as error:  # also when whoever reads this is stopped
+        ours.close()
+        if isinstance(error, KeyboardInterrupt):
             raise StoppedError(STOPPED) from None
-        finally:  # also when whoever reads this is stopped
-            pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        ours.close()
 
 
 def _ready(waiting: Iterable[Job], running: Iterable[Job]) -> list[Job]:
@@ -150,27 +166,29 @@ def _ready(waiting: Iterable[Job], running: Iterable[Job]) -> list[Job]:
     return [job for job in waiting if busy.isdisjoint(member.key for member in job.members)]
 
 
-def _follow(parent: int) -> None:
-    """In a worker: stop, with a checkpoint, when the process that started it is gone."""
+class _Worker:
+    """What a worker process was given when it began."""
 
-    def wait_for_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(2)
-        while True:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(2)
-
-    if hasattr(os, "getppid"):
-        threading.Thread(target=wait_for_parent, daemon=True).start()
+    reports: "SimpleQueue[tuple[str, float]]"
 
 
-def _follow_manager(parent: int) -> None:
-    """In the process of the queue: as `_follow`, exiting normally so that its socket is removed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _follow(parent)
+def _begin_worker(ending: Connection, reports: "SimpleQueue[tuple[str, float]]") -> None:
+    """In a worker: stop, with a checkpoint, when the process that started it says so or is gone."""
+    _Worker.reports = reports
+
+    def follow() -> None:
+        with contextlib.suppress(OSError):
+            ending.poll(None)  # until the other end is closed, by whom or whatever
+        end = time.monotonic() + GRACE
+        while time.monotonic() < end:
+            os.kill(os.getpid(), signal.SIGTERM)  # again, should another job have begun
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
-def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) -> Found:
+def _run_in_worker(job: Job, out: Path, wait: bool, threads: int) -> Found:
     """In a worker: run the job and report its progress about once a second."""
     import torch
 
@@ -181,7 +199,7 @@ def _run_in_worker(job: Job, out: Path, wait: bool, threads: int, reports: Any) 
         nonlocal last_report
         if time.monotonic() - last_report > REPORT or share == 1:
             last_report = time.monotonic()
-            reports.put((job.key, share))
+            _Worker.reports.put((job.key, share))
 
     return attempt(job, out, wait, _JobProgress(job, report))
 

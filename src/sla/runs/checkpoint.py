@@ -8,12 +8,13 @@ resumed. The random state is not needed: every draw follows from seed and step.
 
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 from sla.disk import replacing
 from sla.errors import InputError, shown
 from sla.model_file import read_description, read_model_file, write_model_file
+from sla.trees import parse_json
 
 WEIGHTS, STATE, CHECKSUMS = "weights.safetensors", "state.safetensors", "checksums.json"
 
@@ -39,6 +41,7 @@ class Position:
     skipped: int = 0  # steps that there was no time for
     pace: str = ""  # when they were skipped: runs/deadline.py
     clock: float = 0.0  # seconds of the run's minutes that were used
+    row: dict[str, float] = field(default_factory=dict)  # of this step, whose evaluation was left
 
     @property
     def taken(self) -> int:
@@ -107,15 +110,24 @@ def read_position(checkpoint: Path) -> Position:
 
 def _position(described: dict[str, Any], checkpoint: Path) -> Position:
     try:
-        return Position(**described)
-    except TypeError:
-        raise InputError(f"{checkpoint / STATE}: not the state of a run") from None
+        found = Position(**described)
+        number = (int, float)
+        known = {"int": (int,), "float": number, "str": (str,)}
+        kinds = {each.name: known.get(getattr(each.type, "__name__", ""), (dict,)) for each in fields(found)}
+        valid = all(type(value) in kinds[name] for name, value in described.items())
+        valid = valid and all(type(value) in number and math.isfinite(value) for value in found.row.values())
+        valid = valid and found.step == step_of(checkpoint) and 0 <= found.skipped <= found.step
+        if not valid or not all(map(math.isfinite, (found.seconds, found.best_accuracy, found.clock))):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{shown(checkpoint / STATE)}: not the state of a run") from None
+    return found
 
 
 def check_file(path: Path, advice: str = "") -> None:
     """Refuse a file of a checkpoint that is not what was written; older checkpoints have no checksums."""
     try:
-        written = json.loads((path.parent / CHECKSUMS).read_bytes())
+        written = parse_json((path.parent / CHECKSUMS).read_bytes())
         intact = path.name not in written or file_checksum(path) == written[path.name]
     except FileNotFoundError:
         return
@@ -159,9 +171,14 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Restore what `optimizer_tensors` took."""
     state: dict[int, dict[str, Tensor]] = {}
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
     for name, value in tensors.items():
         if found := re.fullmatch(r"optimizer\.(\d+)\.(\w+)", name):
+            if value.shape != (() if found[2] == "step" else parameters[int(found[1])].shape):
+                raise ValueError(f"{name} has another shape than its weights")
             state.setdefault(int(found[1]), {})[found[2]] = value
+    if len({frozenset(values) for values in state.values()}) > 1:
+        raise ValueError("a part of the optimiser's state is missing")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

@@ -3,6 +3,7 @@
 What is None is chosen by the plan and written back. The keys of a task are in `tasks/<name>/config.py`.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
@@ -17,7 +18,13 @@ from pydantic import (
     model_validator,
 )
 
+from sla.disk import reason
 from sla.errors import InputError, nearest
+from sla.trees import parse_yaml
+
+MOST_STEPS = 10**8 - 1  # names of checkpoints have eight digits
+MOST_PIXELS = 8192  # a side
+MOST_EPOCHS = MOST_MINUTES = 1e6
 
 
 class Part(BaseModel):
@@ -41,7 +48,9 @@ class SourceConfig(Part):
 
     source: str = Field("", description="a folder, a CSV, or the name of a dataset")
     root: str | None = Field(None, description="folder of the datasets, instead of the cache folder")
-    stored_size: int | None = Field(None, ge=1, description="size at which images are stored, before crops")
+    stored_size: int | None = Field(
+        None, ge=1, le=MOST_PIXELS, description="size at which images are stored, before crops"
+    )
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="unreadable images: refuse or skip")
     workers: int | None = Field(None, ge=0, description="processes that decode images")
 
@@ -52,7 +61,9 @@ class ModelConfig(Part):
     backbone: str | None = Field(None, description="resnet32, efficientnet_lite0, timm:NAME, ...")
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of the backbone")
     weights: str | None = Field(None, description="none, pretrained, a file, a run folder, or own")
-    resolution: int | None = Field(None, ge=1, description="input size of the backbone, in pixels")
+    resolution: int | None = Field(
+        None, ge=1, le=MOST_PIXELS, description="input size of the backbone, in pixels"
+    )
     mean: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
     std: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
 
@@ -95,8 +106,12 @@ class OptimizerConfig(Part):
     ema: float | None = Field(None, gt=0, lt=1, description="decay of the moving average of weights")
 
     @model_validator(mode="after")
-    def _one_factor_for_each_milestone(self) -> Self:
+    def _rising_milestones_with_their_factors(self) -> Self:
         count, factors = len(self.milestones), self.factors
+        limits = (0.0, *self.milestones, 1.0)
+        if any(one > other for one, other in pairwise(limits)) or len(set(self.milestones)) < count:
+            given = ", ".join(f"{one:g}" for one in self.milestones)
+            raise ValueError(f"milestones must be rising fractions of the run, from 0 to 1, not ({given})")
         if factors is not None and (len(factors) != count or min(factors, default=0) < 0):
             given = ", ".join(f"{factor:g}" for factor in factors)
             raise ValueError(
@@ -110,7 +125,7 @@ class LoopConfig(Part):
     """Length, device and output of a run."""
 
     seed: int = Field(0, ge=0, lt=2**63, description="random seed")
-    iterations: int | None = Field(None, ge=1, description="number of training steps")
+    iterations: int | None = Field(None, ge=1, le=MOST_STEPS, description="number of training steps")
     device: str | None = Field(None, description="cpu, cuda, mps, ...")
     threads: int | None = Field(
         None, ge=1, description="CPU threads per process, which rounding depends on; default: torch's choice"
@@ -147,6 +162,7 @@ class TrainingConfig(Part):
 
 
 Tree = TypeVar("Tree", bound=Part)
+LONGEST = 40  # characters of a value that an error repeats
 BUDGETS = ("run.iterations", "run.epochs", "run.flop", "run.minutes")
 OTHER_NAMES = {  # what some keys are called elsewhere
     "lr": "optimizer.learning_rate",
@@ -256,35 +272,21 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not equals:
         raise InputError(f"--set takes key=value, not {text!r}")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise InputError(f"--set {key}: {value!r} is not a value") from None
-
-
-class _OneOfEachKey(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML would take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As PyYAML's own."""
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            name, line = str(key.value), key.start_mark.line + 1
-            if name in lines:
-                problem = f"the key {name!r} is there twice, in lines {lines[name]} and {line}"
-                raise yaml.constructor.ConstructorError(problem=problem)
-            lines[name] = line
-        return super().construct_mapping(node, deep)
+        return key.strip(), parse_yaml(value)
+    except ValueError as error:
+        raise InputError(f"--set {key}: {value[:LONGEST]!r} is not a value: {error}") from None
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The tree in a YAML file, not yet validated."""
     try:
-        tree = yaml.load(Path(path).read_text(encoding="utf-8"), _OneOfEachKey)
+        tree = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = (getattr(error, "problem", None) or str(error)).splitlines()[0]
-        raise InputError(f"{path}: not a configuration: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{path}: not a configuration: {reason(error)}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not a configuration: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(f"{path}: not a configuration: it must be a tree of keys")
     return tree

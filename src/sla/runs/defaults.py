@@ -147,7 +147,11 @@ def warn_of_contradictions(config: TrainingConfig, views: Views, augment: str | 
 
 
 def check_input(config: TrainingConfig) -> None:
-    """Refuse means and deviations that do not fit the channels."""
+    """Refuse pictures without any shape, and means and deviations that do not fit the channels."""
+    if config.model.resolution == 1:
+        raise InputError(
+            "pictures of 1 x 1 pixels have no shapes to learn: at least 2 x 2 are needed (model.resolution)"
+        )
     channels = config.model.options.get("in_channels", 3)
     for name, values in (("mean", config.model.mean or ()), ("std", config.model.std or ())):
         if len(values) != channels:

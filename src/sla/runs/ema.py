@@ -32,8 +32,8 @@ class Average:
     def applied(self, model: nn.Module) -> Iterator[None]:
         """The model with the averaged weights, inside the block."""
         own = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        model.load_state_dict(self.weights)
         try:
+            model.load_state_dict(self.weights)
             yield
         finally:
             model.load_state_dict(own)

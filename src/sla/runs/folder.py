@@ -1,6 +1,5 @@
 """A run is a folder: locking it, and reading what is in it."""
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,6 +10,7 @@ from sla.disk import TEMPORARY, exclusive, remove_temporaries
 from sla.errors import InputError, shown
 from sla.runs.checkpoint import WEIGHTS, check_file, file_checksum, find_checkpoint, remove_unfinished
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
+from sla.trees import parse_json
 
 CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
 PACE = "pace.csv"  # where the schedule stood during a run with a deadline
@@ -137,12 +137,12 @@ def read_result(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(result, dict):
             raise ValueError
         TEMPERATURES.validate_python(result.get("temperatures", {}))
         ACCURACIES.validate_python(result.get("accuracies"))
-    except (ValueError, ValidationError, RecursionError):
+    except (ValueError, ValidationError):
         raise InputError(
             f"{shown(path)}: damaged; resuming the run (--resume --out {shown(folder)}) writes it again"
         ) from None

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from sla.errors import InputError, MissingExtraError, SLAError
+from sla.errors import InputError, SLAError, shown
 from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import Dataset, spread
 from sla.progress import QUIET, Progress
+from sla.runs.board import Board
 from sla.runs.checkpoint import (
     STATE,
     WEIGHTS,
@@ -37,7 +37,7 @@ from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
 from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
-from sla.runs.signals import Stop
+from sla.runs.signals import LeftError, Stop
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import Batch, resident
 
@@ -122,10 +122,10 @@ class Loop(ABC):
         """Train from the current step to the last; False when it was asked to stop before."""
         if not (self.group.leads and self.config.run.tensorboard):
             return self._fit(stop, progress, None)
-        with closing(self._open_board()) as board:
+        with closing(Board(self.folder / "tensorboard")) as board:
             return self._fit(stop, progress, board)
 
-    def _fit(self, stop: Stop, progress: Progress, board: Any) -> bool:
+    def _fit(self, stop: Stop, progress: Progress, board: Board | None) -> bool:
         run, optimizer, position = self.config.run, self.config.optimizer, self.position
         self.progress = progress
         evaluate_at = spaced(self.steps, min(run.evaluations or 1, self.steps))
@@ -133,8 +133,15 @@ class Loop(ABC):
         row_every = max(self.steps // ROWS, 1)
         rows_at = evaluate_at.union(range(row_every, self.steps + 1, row_every))
         if self.group.leads:
-            self.metrics.start(position.step, landing(rows_at, parse_record(position.pace)))
+            written = position.step - 1 if position.row else position.step
+            self.metrics.start(written, landing(rows_at, parse_record(position.pace)))
+        if board is not None:
+            board.start(self.metrics.read())
         self.pace.start(position, self.folder if self.group.leads else None)
+        if position.row:  # the last sitting left its evaluation
+            left, position.row = position.row, {}
+            if not self._evaluate_row(left, stop, board):
+                return False
         if position.step >= self.steps:
             return True
         started = saved = time.monotonic()
@@ -165,21 +172,17 @@ class Loop(ABC):
             done = position.step
             evaluates, reached = passed(evaluate_at, step, done), passed(rows_at, step, done)
             row: dict[str, float] = {}
+            # Before any checkpoint: a resumed run does not return to this step.
+            if passed(snapshot_at, step, done) and self.group.leads:
+                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             if reached:
                 row = self._close_row(done, batch.draws.batch_size, factor)
                 self.pace.note(position)
-                if evaluates:
-                    row |= self._evaluate(done)
-                    self.pace.end_evaluation(position)
-                if self.group.leads:
-                    self.metrics.add(done, row)
-                if board is not None:
-                    for name, value in row.items():
-                        board.add_scalar(name, value, done)
+                if not evaluates:
+                    self._add_row(row, board)
+                elif not self._evaluate_row(row, stop, board):
+                    return False
             progress.step(done, self.steps, row)
-            # Before the checkpoint: a resumed run does not return to this step.
-            if passed(snapshot_at, step, done) and self.group.leads:
-                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
             every = run.checkpoint_every
             due = done // every > step // every if every else now - saved > CHECKPOINT_SECONDS
             stopping, due = self.group.any(stop.requested, due)
@@ -225,6 +228,15 @@ class Loop(ABC):
             was = f"{len(classes or ())} classes, {position.images:,} images to train on"
             raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
         self.position = position
+        try:
+            self._restore(weights, tensors)
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            # Of a file that was edited, checksum and all; torch's reasons have many lines.
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise InputError(f"{shown(found / STATE)}: not the state of this run: {reason}") from error
+
+    def _restore(self, weights: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
+        """The tensors of a checkpoint; whatever does not fit raises."""
         if self.average is not None:
             self.average.restore(tensors)
             weights = _below("model.", tensors)
@@ -236,7 +248,10 @@ class Loop(ABC):
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({n: v.item() for n, v in _below("scaler.", tensors).items()})
         keep = 1.0 if self.group.leads else 0.0  # the leading process has the sums of all
-        self.meter.sums = {n: keep * v.to(self.device) for n, v in _below("sum.", tensors).items()}
+        sums = _below("sum.", tensors)
+        if any(value.ndim for value in sums.values()) or (sums and not {"steps", "loss"} <= set(sums)):
+            raise ValueError("the sums since the last row are incomplete")
+        self.meter.sums = {name: keep * value.to(self.device) for name, value in sums.items()}
 
     def bytes_needed(self) -> int:
         """For weights, two moments at the most, two copies for an average: an old, a new and the best one.
@@ -260,14 +275,6 @@ class Loop(ABC):
         here = dataset.images.in_memory and self.device.type != "cpu"
         return resident(dataset, self.device) if here else dataset
 
-    def _open_board(self) -> Any:
-        """TensorBoard's writer; rows that a stopped run wrote after its checkpoint are hidden."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("run.tensorboard", "track") from None
-        return SummaryWriter(self.folder / "tensorboard", purge_step=self.position.step)
-
     def _refuse_nan(self, step: int) -> None:
         if not self.meter.finite:
             found = find_checkpoint(self.folder / "checkpoint", "last")
@@ -284,6 +291,34 @@ class Loop(ABC):
         if wrong := [name for name, value in means.items() if not math.isfinite(value)]:
             raise SLAError(f"{wrong[0]!r}, a part of the loss, is NaN or infinite at step {done}")
         return {"epoch": epoch, "learning_rate": rate, **means}
+
+    def _evaluate_row(self, row: dict[str, float], stop: Stop, board: Board | None) -> bool:
+        """Complete a row with accuracies; False where a signal came, with a checkpoint that is to be judged.
+
+        The processes of a group end their evaluation together: they are not stopped in it.
+        """
+        before, progress, position = replace(self.position), self.progress, self.position
+        try:
+            if self.group.world_size > 1:
+                row |= self._evaluate(position.step)
+            else:
+                with stop.leaving(progress) as self.progress:
+                    row |= self._evaluate(position.step)
+        except LeftError:
+            self.position = replace(before, row=row)
+            self._checkpoint("last")
+            return False
+        finally:
+            self.progress = progress
+        self.pace.end_evaluation(position)
+        self._add_row(row, board)
+        return True
+
+    def _add_row(self, row: dict[str, float], board: Board | None) -> None:
+        if self.group.leads:
+            self.metrics.add(self.position.step, row)
+        if board is not None:
+            board.add(self.position.step, row)
 
     def _evaluate(self, done: int) -> dict[str, float]:
         """Accuracy on what was held out; the best checkpoint so far is kept."""

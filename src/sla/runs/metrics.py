@@ -225,6 +225,11 @@ class MetricsFile:
         return line.getvalue()
 
 
+def has_row(path: Path, step: int) -> bool:
+    """Whether a table of metrics has the row of this step."""
+    return any(int(row["step"]) == step for row in MetricsFile(path, ()).read())
+
+
 def _is_cell(text: str | None) -> bool:
     """A number, or nothing: a row that was cut has no text at all in its last columns."""
     try:

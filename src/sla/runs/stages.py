@@ -1,20 +1,20 @@
 """A run is a list of stages, done in order: each has checkpoints of its own, each is resumable."""
 
-import errno
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sla.disk import check_space, replacing
-from sla.errors import SLAError
+from sla.errors import InputError
 from sla.progress import Progress
 from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
 from sla.runs.folder import CONFIG, MAIN_STAGE, stage_folder
+from sla.runs.metrics import has_row
 from sla.runs.signals import Stop, StoppedError
 
 Tree = TypeVar("Tree", bound=TrainingConfig)
@@ -53,9 +53,15 @@ class Stage:
     finish: Callable[[Any, Position], Any] = lambda config, position: config
 
     def is_finished(self, folder: Path) -> bool:
-        """Whether its last checkpoint, in this run's folder, is that of its last step."""
-        found = find_checkpoint(stage_folder(folder, self.name) / "checkpoint", "last")
-        return found is not None and step_of(found) >= self.steps
+        """Whether its last checkpoint, in this run's folder, is that of its last step, evaluated."""
+        own = stage_folder(folder, self.name)
+        found = find_checkpoint(own / "checkpoint", "last")
+        if found is None or step_of(found) < self.steps:
+            return False
+        with suppress(InputError):  # a damaged one: resuming says so
+            left = bool(read_position(found).row)
+            return not left or has_row(own / "metrics.csv", self.steps)
+        return True
 
 
 def run_stages(
@@ -112,16 +118,3 @@ def _finish(stage: Stage, config: Tree, folder: Path, group: Group) -> Tree:
 def _write(config: TrainingConfig, folder: Path) -> None:
     with replacing(folder / CONFIG) as file:
         file.write(write_config(config).encode())
-
-
-@contextmanager
-def explaining_a_full_disk(folder: Path) -> Iterator[None]:
-    """What writes into a run's folder; a disk without space is one line, with what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise SLAError(
-            f"{folder}: the disk is full; the last checkpoint is complete: free some space, then --resume"
-        ) from None

@@ -1,6 +1,5 @@
 """First weights of a backbone: from a run, a saved model or a file of bare weights."""
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from sla.errors import InputError, SLAWarning, shown
 from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import fill_missing, override
+from sla.trees import parse_json
 
 M = TypeVar("M", bound=nn.Module)
 Tree = TypeVar("Tree", bound=TrainingConfig)
@@ -40,7 +40,7 @@ def find_origin(source: str) -> Origin | None:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-        described = json.loads(metadata.get("sla") or metadata.get("sla-fewshot") or "{}")
+        described = parse_json(metadata.get("sla") or metadata.get("sla-fewshot") or "{}")
         options = described.get("options", described.get("backbone_options", {}))
         seen = described.get("preprocessing") or described.get("about", {}).get("preprocessing")
         if not isinstance(described.get("backbone"), str) or not isinstance(options, dict):

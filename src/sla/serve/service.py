@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from sla import __version__
@@ -25,6 +27,7 @@ from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.unlike import distances_to
 
 T = TypeVar("T")
+EMBEDDED = 4  # training pictures that go through the model together
 
 
 class Service:
@@ -58,7 +61,10 @@ class Service:
             self.threads.shutdown(cancel_futures=True)
 
     def _embed(self, pixels: Pixels) -> Tensor:
-        return self.worker.in_background(lambda: self.predictor.features(pixels)).result()
+        """A few at a time: a picture that someone waits for, or the end of the server, comes in between."""
+        parts = zip(pixels.images.split(EMBEDDED), pixels.aspect.split(EMBEDDED), strict=True)
+        found = [self.worker.in_background(partial(self.predictor.features, Pixels(*one))) for one in parts]
+        return torch.cat([one.result() for one in found])
 
     async def decode(self, data: bytes) -> Pixels:
         """The bytes of an image file as pixels; refused where they are none."""

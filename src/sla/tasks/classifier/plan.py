@@ -49,6 +49,7 @@ from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, ch
 from sla.views import check_view_0
 
 LEAST_STEPS = 2000
+MOST_COPIES = 10  # of an image in a batch
 QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
 QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
@@ -298,6 +299,12 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
         raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+    batch, images = config.run.batch_size or 0, len(train)
+    if batch > MOST_COPIES * images:
+        raise InputError(
+            f"run.batch_size: {batch:,} of {images:,} training images: each would be in a batch "
+            f"{batch // images:,} times, at most {MOST_COPIES} are allowed; {images:,} or fewer is usual"
+        )
     if config.data.long_tail_max is not None and config.data.long_tail is None:
         raise InputError(
             "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from sla.errors import SLAWarning
 from sla.progress import QUIET, Progress
+from sla.runs.config import MOST_STEPS
 from sla.runs.deadline import Deadline
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
@@ -126,7 +127,7 @@ def _fix_length(
         progress.message(f"about {duration(total)} of training, {how}")
         if iterations is None:
             fitting_in = steps_in(plan, total, seconds, group.world_size)
-            changes |= {"iterations": AMPLE * fitting_in, "pace": {}}
+            changes |= {"iterations": min(AMPLE * fitting_in, MOST_STEPS), "pace": {}}
             changes |= {"evaluations": _evaluations(plan, fitting_in)}
             more = f" and {_student_steps(plan, fitting_in):,} of the student"
             said = f"about {fitting_in:,} iterations{more if plan.config.has_stage(DISTIL) else ''}"

@@ -4,7 +4,15 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from sla.runs.config import LoopConfig, ModelConfig, OptimizerConfig, Part, SourceConfig, TrainingConfig
+from sla.runs.config import (
+    MOST_STEPS,
+    LoopConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Part,
+    SourceConfig,
+    TrainingConfig,
+)
 from sla.tasks.fewshot.heads import HEADS, check_head
 from sla.views import parse_views
 
@@ -97,7 +105,7 @@ class FewShotOptimizer(OptimizerConfig):
 class FewShotRunConfig(LoopConfig):
     """Length, device and output."""
 
-    iterations: int = Field(2000, ge=1, description="number of training steps")
+    iterations: int = Field(2000, ge=1, le=MOST_STEPS, description="number of training steps")
     evaluations: int = Field(
         10, ge=1, description="number of validations, evenly spaced; the best checkpoint is kept"
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,8 @@ class FewShotTrainer(Loop):
             return None
         # The same for every method and seed, so that runs are chosen on the same tasks.
         episodes = Episodes(val, part.way, part.val_shot or 1, part.test_query)
-        embedded = embed(self.model, val, self.eval_pipeline, workers=self.config.data.workers)
+        said: dict[str, Any] = {"progress": self.progress, "what": "evaluating held-out images"}
+        embedded = embed(self.model, val, self.eval_pipeline, workers=self.config.data.workers, **said)
         scores = episode_accuracies(self.model, embedded, episodes, part.val_episodes)
         return {inference: float(values.mean()) for inference, values in scores.items()}
 

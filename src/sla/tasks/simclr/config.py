@@ -5,6 +5,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from sla.runs.config import (
+    MOST_EPOCHS,
+    MOST_MINUTES,
     LoopConfig,
     OptimizerConfig,
     Part,
@@ -75,9 +77,9 @@ class SimCLRRunConfig(LoopConfig):
     batch_size: int | None = Field(
         None, ge=2, description="images per step, over all processes; two views of each go forward"
     )
-    epochs: float | None = Field(None, gt=0, description="passes over the training images")
+    epochs: float | None = Field(None, gt=0, le=MOST_EPOCHS, description="passes over the training images")
     minutes: float | None = Field(
-        None, gt=0, description="training time; converted to iterations at the start"
+        None, gt=0, le=MOST_MINUTES, description="training time; converted to iterations at the start"
     )
     precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="float32, or mixed with bfloat16 or float16"

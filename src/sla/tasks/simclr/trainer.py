@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +101,9 @@ class SimCLRTrainer(Loop):
 
     def _score(self, val: Dataset) -> dict[str, float]:
         some = val.subset(spread(len(val), SCORED))
-        workers = self.config.data.workers or 0
-        features = embed(self.model, some, self.eval_pipeline, batch_size=EVAL_BATCH, workers=workers)
+        passing: dict[str, Any] = {"batch_size": EVAL_BATCH, "workers": self.config.data.workers or 0}
+        passing |= {"progress": self.progress, "what": "evaluating held-out images"}
+        features = embed(self.model, some, self.eval_pipeline, **passing)
         return score_within(features, torch.from_numpy(some.targets), some.num_classes)
 
     def write_weights(self, path: Path) -> None:
