@@ -292,13 +292,15 @@ def test_lightning_calls_the_hooks_and_passes_the_step(digits, tmp_path):
     quiet = {f"enable_{part}": False for part in ("checkpointing", "progress_bar", "model_summary")}
     options = {"accelerator": "cpu", "logger": False, "default_root_dir": tmp_path, **quiet}
     trainer = Trainer(max_epochs=2, **options)
-    trainer.fit(module, loader)
+    trainer.fit(module, loader, loader)
     backbone = module.model.backbone
     assert backbone.seen == 5  # the first batch
     assert backbone.steps == [(step, 8) for step in range(8)]
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     backbone.seen.zero_()
-    Trainer(max_epochs=3, **options).fit(module, loader, ckpt_path=tmp_path / "half.ckpt", weights_only=True)
+    Trainer(max_epochs=3, **options).fit(
+        module, loader, loader, ckpt_path=tmp_path / "half.ckpt", weights_only=True
+    )
     assert backbone.seen == 5  # of the checkpoint
     assert backbone.steps[8:] == [(step, 12) for step in range(8, 12)]
 
