@@ -106,11 +106,9 @@ def evaluate(
             for name, s in found.items()
         ],
     )
-    print(MEASURES)
+    say(MEASURES)
     if failed := [name for name in found if len(runs) == 1 and name in runs[0].uncalibrated]:
-        print(
-            f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence means little"
-        )
+        say(f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence means little")
 
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:

@@ -3,7 +3,6 @@
 import csv
 import json
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +42,6 @@ def predict(
     allow: Allow = None,
 ) -> None:
     """Classify pictures, with calibrated probabilities."""
-    from sla.errors import SLAWarning, shown
     from sla.images.files import readable_rows
     from sla.tasks.classifier.run import Run
 
@@ -53,11 +51,8 @@ def predict(
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
     found = opened.predict(paths, inference)
-    if (inference or opened.headline) in opened.uncalibrated:
-        warnings.warn(
-            f"{shown(run)}: calibration failed (temperature at its limit): probabilities mean little",
-            SLAWarning,
-        )
+    if not (json_ or csv_) and (inference or opened.headline) in opened.uncalibrated:
+        say("sla: note: calibration failed (temperature at its limit): probabilities mean little", err=True)
     unlike = None if found.unlike is None else found.unlike.tolist()
     print_answers(paths, found.probabilities, opened.classes, top, form, min_confidence, unlike)
 

@@ -46,7 +46,7 @@ def test_it_is_said_with_both_times_and_what_to_install(photographs, not_install
         plan = preview(tree(photographs), progress=messages)
     (line,) = [str(one.message) for one in warned]
     scratch, batch = plan.config.run.iterations, 9  # a quarter of the training images
-    tuned = 40 * 36 / batch * 0.5
+    tuned = 20 * 36 / batch * 0.5
     times = f"about {scratch / 60:.0f} minutes instead of about {tuned:.0f} seconds"
     assert (plan.config.model.backbone, plan.config.model.weights) == ("resnet18", "none")
     assert line.startswith(

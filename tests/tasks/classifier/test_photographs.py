@@ -57,7 +57,7 @@ def test_train_evaluate_and_predict_birds(birds, tmp_path):
     trained = (tmp_path / "tuned", "--checkpoint", "last")
     found = json.loads(sla("evaluate", *trained, "--json").splitlines()[-1])
     assert found["images"] == sum(1 for path in (birds / "test").rglob("*.webp"))
-    for inference in ("single", "aggregated", "distilled"):
+    for inference in ("single", "aggregated"):
         assert found["inference"][inference]["top1"] == pytest.approx(tuned[inference]["top1"])
 
     folder = sorted((birds / "test").iterdir())[3]
