@@ -14,8 +14,10 @@ import argparse
 import json
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
+import yaml
 from tables import Printed, Table
 
 MINUTE = 4.0e12  # FLOP of EfficientNet-Lite0's training in a minute of two cores
@@ -68,6 +70,33 @@ SCORES = ("quick", "single", "flips", "aggregated", "distilled", "averaged")
 WHAT = ("cell", "way", "minutes", "seed", "variant")
 COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_seconds", "commit")
 TABLE = Table("photographs", "docs/photographs.md", COLUMNS)
+
+
+LABELS = {
+    "features": "linear classifier on features",
+    "plain": "fine-tuning",
+    "mixed": "fine-tuning, label smoothing and mixup",
+    "sla": "fine-tuning by SLA",
+    "student": "fine-tuning by SLA, and a student",
+    "timm": "timm's usual fine-tuning",
+}
+
+
+def render(rows: list[dict[str, str]]) -> str:
+    """Mean accuracies over seeds, a row for each cell, budget and way."""
+    header = ("pictures", "minutes", "way", "seeds", *SCORES)
+    lines = [header, ("---", "--:", "---", *["--:"] * (1 + len(SCORES)))]
+    groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        groups.setdefault((row["cell"], row["minutes"], row["way"]), []).append(row)
+    order = [*PILOTS, *CELLS]
+    for (cell, minutes, way), found in sorted(
+        groups.items(), key=lambda one: (order.index(one[0][0]), one[0][1:])
+    ):
+        numbers = [[float(row[name]) for row in found if row[name]] for name in SCORES]
+        means = [f"{fmean(some):.1f}" if some else "" for some in numbers]
+        lines.append((cell, minutes, LABELS[way], str(len(found)), *means))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def settings_of(cell: Cell, way: str, minutes: float, seed: int, pilot: bool) -> dict[str, Any]:
@@ -183,12 +212,11 @@ if __name__ == "__main__":
     words.add_argument("--set", action="append", default=[], help="key=value, for a variant")
     words.add_argument("--variant", default="", help="the name of a variant of the settings")
     given = words.parse_args()
-    more = dict(word.partition("=")[::2] for word in given.set)
-    import yaml
-
-    more = {key: yaml.safe_load(value) for key, value in more.items()}
+    pairs = (word.partition("=")[::2] for word in given.set)
+    more = {key: yaml.safe_load(value) for key, value in pairs}
     for minutes in given.minutes.split(","):
         for seed in range(given.seeds):
             for name in given.datasets.split(","):
                 for way in given.ways.split(","):
                     run_cell(given.data, given.out, name, way, float(minutes), seed, more, given.variant)
+    TABLE.show(render)

@@ -91,6 +91,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "label_loss": 27,
     "memory": 4,
     "own_policy": 12,
+    "photographs": 1,
     "readme": 40,
     "speed": 16,
     "speed_growth": 20,

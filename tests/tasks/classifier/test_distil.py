@@ -11,6 +11,7 @@ from PIL import Image
 
 import sla
 from made_images import as_picture
+from refusals import refused
 from sla.errors import InputError, SLAWarning
 from sla.methods import Distilled, StepContext
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
@@ -108,6 +109,21 @@ def test_cached_answers_are_of_the_plain_images(finished_run, tmp_path):
     with torch.no_grad():
         expected = finished_run.model.logits(images, "aggregated")
     assert answers.numpy() == pytest.approx(expected.numpy(), abs=0.02)  # kept in 16 bits
+
+
+def test_a_student_of_mixed_images_learns_what_its_teacher_says_of_them(finished_run, tmp_path):
+    """One step: the loss is the KL of the teacher's aggregated answer on the very images that are mixed."""
+    loop = distiller(finished_run, tmp_path, mix="cutmix(1.0, 1.0)", share=0.5)
+    batch, seen = batch_of(loop), {}
+    loop.prepare(frozen=False)
+    loop.model.register_forward_pre_hook(lambda _, given: seen.update(images=given[0], context=given[2]))
+    plain = loop.train_pipeline(batch.images, batch.draws, batch.aspect)
+    loop.learn(batch)
+    assert not torch.equal(seen["images"], plain)
+    with torch.no_grad():
+        expected = finished_run.model.logits(seen["images"].contiguous(), "aggregated")
+    assert seen["context"].teacher.numpy() == pytest.approx(expected.numpy(), abs=1e-4)
+    refused("distil.mix: mixed images need", distiller, finished_run, tmp_path, mix="mixup(1.0)", cached=True)
 
 
 def test_a_run_of_two_stages_has_one_answer_and_three_rows(two_stage_run):

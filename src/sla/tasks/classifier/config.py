@@ -179,6 +179,9 @@ class DistilConfig(Part):
     cached: bool = Field(
         False, description="the teacher answers once for each image, unaugmented, instead of in every step"
     )
+    mix: str | None = Field(
+        None, description="mix the images that the student learns from, e.g. cutmix(1.0, 1.0); default: none"
+    )
     checkpoint: Literal["last", "best"] = Field("last", description="of the teacher: last or best")
     teacher: str | None = Field(None, description="run folder of the teacher, of a run by `sla distill`")
     teacher_checksum: str | None = Field(

@@ -20,7 +20,7 @@ from sla.classifier import Classifier
 from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load, read_saved
 from sla.heads import JointHead
-from sla.labels import Target
+from sla.labels import MixedTarget, Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import find_checkpoint, read_state
@@ -83,7 +83,7 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
             ),
             "optimizer": optimizer.model_copy(update={"learning_rate": rate, "frozen": 0.0}),
             "run": run.model_copy(update=length | {"evaluations": min(run.evaluations or 1, steps)}),
-            "mix": None,
+            "mix": part.mix,
             "stages": ("train",),
             "distil": part.model_copy(update=own),
             "grow": GrowConfig(),
@@ -210,7 +210,12 @@ class Distiller(Trainer):
     teacher: Classifier
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
-        begins = is_new(folder)
+        begins, part = is_new(folder), plan.config.distil
+        if plan.config.mix and (part.cached or part.unlabelled or plan.config.data.unlabelled):
+            raise InputError(
+                "distil.mix: mixed images need answers of their own, and labels: leave out distil.cached and "
+                "images without labels"
+            )
         more, keys = find_unlabelled(plan)
         super().__init__(plan, folder, group)
         self.labelled = len(plan.train)
@@ -243,8 +248,9 @@ class Distiller(Trainer):
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
         """The teacher's aggregated logits; its class is the target of an image without a label."""
-        assert isinstance(target, Tensor)
         answers = self._answers(images, batch)
+        if isinstance(target, MixedTarget):  # of labelled images alone
+            return target, answers
         unknown = batch.indices.to(self.device) >= self.labelled
         return torch.where(unknown, answers.argmax(1), target), answers
 
