@@ -23,6 +23,7 @@ STUDIES = {  # not in the paper: studies.yaml
     "views": "Views per step: accuracy against training FLOP",
     "short-pilots": "Views for runs too short for four: on held-out images",
     "student-pilots": "Students in one pass: candidates, on held-out images",
+    "students": "Students in one pass: the winner, against the baseline of the same cost",
     "rivals": "Rivals of SLA at the same training cost",
     "capacity": "Capacity: the gain of joint labels against the width of the network",
     "grow": "Growth: classes that come later, 20 and then 4 times 5",
