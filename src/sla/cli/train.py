@@ -29,7 +29,10 @@ def train(
     data: Annotated[str | None, typer.Argument(help="A folder, a CSV, or the name of a dataset.")] = None,
     out: Annotated[Path | None, IMAGES(help="Run folder. Default: runs/NAME.")] = None,
     on_bad_image: Annotated[str | None, IMAGES(help="Unreadable images: refuse or skip.")] = None,
-    method: Annotated[str | None, MODEL(help=f"{ANY_METHOD}. Default: sla+sd.", **complete(METHODS))] = None,
+    method: Annotated[
+        str | None,
+        MODEL(help=f"{ANY_METHOD}. Default: sla from published weights, else sla+sd.", **complete(METHODS)),
+    ] = None,
     views: Annotated[
         str | None, MODEL(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")
     ] = None,
@@ -76,7 +79,7 @@ def train(
     report: Annotated[bool, RUN(help="Write report.html at the end.")] = True,
     verbose: Annotated[bool, RUN("--verbose", help="Print every accuracy at the end.")] = False,
 ) -> None:
-    """Train a classifier, by default with SLA, self-distillation and rotation.
+    """Train a classifier, by default with SLA and rotation.
 
     A configuration file can also name another `task`: fewshot, or simclr.
     """
