@@ -186,6 +186,36 @@ def test_a_run_of_objects_is_opened_and_evaluated_with_them(own, plain, digits, 
 
 
 @pytest.mark.slow
+def test_predict_takes_one_image_and_refuses_what_is_none(plain, digits, tmp_path):
+    path = tmp_path / "one.png"
+    picture = Image.fromarray(digits[0][0, 0].numpy())
+    picture.save(path)
+    wanted = plain.predict(digits[0][:1]).probabilities
+    for one in (str(path), path, picture, [path], [picture]):
+        torch.testing.assert_close(plain.predict(one).probabilities, wanted, msg=str(one))
+    loader = DataLoader(TensorDataset(*map(torch.as_tensor, digits)))
+    for wrong in (None, 3, b"one.png", {"image": picture}, np.float32(1), loader, (x for x in [])):
+        refused(f"(n, ...), not a {type(wrong).__name__}", plain.predict, wrong)
+    refused("one image is x[None]", plain.predict, digits[0][0].permute(1, 2, 0))
+    path.write_bytes(b"no image")
+    assert "skip" not in refused("one.png: not an image", plain.predict, path)
+    refused("run.evaluate((X, y))", plain.evaluate, *digits)
+
+
+def test_one_colour_image_is_not_taken_for_several_grey_ones(digits, tmp_path):
+    colours = digits[0].repeat(1, 3, 1, 1)
+    run = sla.fit(colours, digits[1], out=tmp_path / "run", **SMALL)
+    for one in (colours[0], colours[0].numpy(), colours[0].permute(1, 2, 0)):
+        refused("one image is x[None]", run.predict, one)
+        assert len(run.predict(one[None]).labels) == 1
+    assert len(run.predict(digits[0][:5, 0]).labels) == 5  # grey images
+
+
+def test_a_run_says_what_it_is(plain):
+    top1 = plain.result["accuracies"][plain.checkpoint]["val"][plain.headline]["top1"]
+    assert repr(plain) == f"<Run {plain.folder}, sla+sd, {plain.checkpoint}: {top1:.1f}% on val, {plain.headline}>"
+
+
 def test_a_run_of_objects_is_exported(own, digits, tmp_path):
     run, objects = own
     again = sla.open_run(run.folder, backbone=Net(), method=objects["method"], data=digits)

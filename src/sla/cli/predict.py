@@ -24,6 +24,7 @@ Agreement = Annotated[
     float | None,
     typer.Option(help="Share of images on which anytime agrees with aggregated inference. Default: 0.99."),
 ]
+SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 UNLIKE = "unlike the training pictures"
 
 
@@ -44,6 +45,7 @@ def predict(
 ) -> None:
     """Classify pictures, with calibrated probabilities."""
     from sla.errors import SLAWarning, shown
+    from sla.images.decode import BadImageError
     from sla.images.files import readable_rows
     from sla.tasks.classifier.run import Run
 
@@ -52,7 +54,10 @@ def predict(
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    found = opened.predict(paths, inference)
+    try:
+        found = opened.predict(paths, inference)
+    except BadImageError as error:
+        raise BadImageError(error.path, error.reason, SKIP_HINT) from None
     if (inference or opened.headline) in opened.uncalibrated:
         warnings.warn(
             f"{shown(run)}: calibration failed (temperature at its limit): probabilities mean little",
