@@ -143,8 +143,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                     marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
                     count = self.result["images"][split]
                     found_share = share(round(scores["top1"] * count / 100), count)
-                    ends = f"{found_share.low:.1f} to {found_share.high:.1f}"
-                    numbers = (f"{scores['top1']:.2f}", ends, f"{scores['ece']:.1f}", *_groups(scores, grown))
+                    numbers = (
+                        f"{scores['top1']:.2f}",
+                        found_share.ends(),
+                        f"{scores['ece']:.1f}",
+                        *_groups(scores, grown),
+                    )
                     name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
                     rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
         views = self.result.get("view_accuracy")
@@ -337,7 +341,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         found = self.find_images(data, on_bad_image, progress)
         if found is None:
-            source = shown(self.config.data.source)
+            source = shown(source_name(self.config.data.source))
             raise InputError(
                 f"{source} has no test images, and none were held out: name the data to evaluate on"
             )
@@ -408,8 +412,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         trained = before.get("train")
         if before.get("val") != len(held) or trained not in (None, len(train)):
             raise InputError(
-                f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
-                "which were held out is not known: name other data, which the run has not seen"
+                f"{shown(source_name(own.source))}: its images have changed since {shown(self.folder)} was "
+                "trained, so which were held out is not known: name other data, which the run has not seen"
             )
         return FoundImages(held, VAL, notes)
 
