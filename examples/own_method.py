@@ -1,7 +1,7 @@
 """A method of your own with a memory: SLA that pulls each image's prediction towards its earlier ones.
 
 No download; takes a few seconds. The memory has a row for each training image, is saved in checkpoints, and a
-resumed run continues exactly. The file of the model needs only the method's name, or the method passed again.
+resumed run continues exactly. The method was passed as an object, so whoever opens the run passes it again.
 """
 
 from dataclasses import dataclass

@@ -174,8 +174,10 @@ def test_a_run_of_objects_is_opened_and_evaluated_with_them(own, plain, digits, 
     parts = {"backbone": Net(), "method": objects["method"]}
     again = sla.open_run(run.folder, **parts, data=digits)
     torch.testing.assert_close(again.evaluate().logits["single"], run.evaluate().logits["single"])
-    assert "held-out" in write_run_page(again, tmp_path / "report.html")
-    with pytest.warns(sla.SLAWarning, match="were trained on and are left out"):
+    page = write_run_page(again, tmp_path / "report.html")
+    assert "held-out" in page
+    assert "object.data" not in page
+    with pytest.warns(sla.SLAWarning, match="run on arrays: .* were trained on and are left out"):
         assert len(again.evaluate(digits).targets) == len(run.evaluate().targets)
     found = compare([again, plain])
     assert len(found.entries) == 2
@@ -183,6 +185,39 @@ def test_a_run_of_objects_is_opened_and_evaluated_with_them(own, plain, digits, 
     assert found.names == [again.classes[number] for number in found.labels]
     labels, probabilities = found
     assert torch.equal(labels, probabilities.argmax(1))
+
+
+def test_predict_takes_one_image_and_refuses_what_is_none(plain, digits, tmp_path):
+    path = tmp_path / "one.png"
+    picture = Image.fromarray(digits[0][0, 0].numpy())
+    picture.save(path)
+    wanted = plain.predict(digits[0][:1]).probabilities
+    for one in (str(path), path, picture, [path], [picture]):
+        torch.testing.assert_close(plain.predict(one).probabilities, wanted, msg=str(one))
+    loader = DataLoader(TensorDataset(*map(torch.as_tensor, digits)))
+    for wrong in (None, 3, b"one.png", {"image": picture}, np.float32(1), loader, (x for x in [])):
+        refused(f"(n, ...), not a {type(wrong).__name__}", plain.predict, wrong)
+    refused("one image is x[None]", plain.predict, digits[0][0].permute(1, 2, 0))
+    path.write_bytes(b"no image")
+    assert "skip" not in refused("one.png: not an image", plain.predict, path)
+    refused("run.evaluate((X, y))", plain.evaluate, *digits)
+
+
+def test_one_colour_image_is_not_taken_for_several_grey_ones(digits, tmp_path):
+    colours = digits[0].repeat(1, 3, 1, 1)
+    run = sla.fit(colours, digits[1], out=tmp_path / "run", **SMALL)
+    for one in (colours[0], colours[0].numpy(), colours[0].permute(1, 2, 0)):
+        refused("one image is x[None]", run.predict, one)
+        assert len(run.predict(one[None]).labels) == 1
+    assert len(run.predict(digits[0][:5, 0]).labels) == 5  # grey images
+
+
+def test_a_run_says_what_it_is(plain):
+    top1 = plain.result["accuracies"][plain.checkpoint]["val"][plain.headline]["top1"]
+    assert (
+        repr(plain)
+        == f"<Run {plain.folder}, sla+sd, {plain.checkpoint}: {top1:.1f}% on val, {plain.headline}>"
+    )
 
 
 @pytest.mark.slow
@@ -205,7 +240,7 @@ def test_resuming_compares_images_by_content(digits, tmp_path, stop_at):
     objects = {"backbone": Net(), "criterion": squared}
     torch.manual_seed(0)
     whole = sla.fit(images, labels, tmp_path / "whole", **objects, **QUICK)
-    with pytest.raises(StoppedError):
+    with pytest.raises(StoppedError, match=r"to continue: sla\.fit\(\.\.\., out='.*half', resume=True\)$"):
         sla.fit(images, labels, tmp_path / "half", **objects, **QUICK, progress=stop_at(2))
     resume = {"out": tmp_path / "half", "resume": True}
     refused("1 is gone, 1 is new", sla.fit, images.clone().index_fill_(0, torch.tensor([3]), 0), labels,
@@ -232,8 +267,10 @@ def test_resuming_compares_the_options_of_a_method_of_ones_own(digits, tmp_path,
     with pytest.raises(StoppedError):
         sla.fit(*digits, out=out, method=Optioned(alpha=2.0), **SMALL, progress=stop_at(2))
     again = {"out": out, "resume": True}
-    refused("'alpha': 3.0", sla.fit, *digits, **again, method=Optioned(alpha=3.0))
-    refused("'sizes': [2, 1]", sla.fit, *digits, **again, method=Optioned(alpha=2.0, sizes=(2, 1)))
+    words = "method.options: alpha 3.0 is not 2.0$"
+    refused(words, sla.fit, *digits, **again, method=Optioned(alpha=3.0))
+    words = r"sizes \[2, 1\] is not \[1, 2\]$"
+    refused(words, sla.fit, *digits, **again, method=Optioned(alpha=2.0, sizes=(2, 1)))
     refused(
         "method.options is given twice", sla.fit, *digits, method=Optioned(), method__options={"alpha": 2}
     )
@@ -315,6 +352,9 @@ class Turned(Mirror):
         ("on the meta device", {"backbone": Net().to("meta")}),
         ("gives torch.float16, not float32", {"backbone": nn.Sequential(Net(), Half())}),
         ("the criterion <lambda> is called with logits and targets", {"criterion": lambda logits: logits}),
+        ("the criterion <lambda> is called", {"method": sla.SLA(criterion=lambda logits: logits)}),
+        ("'run__epoch', did you mean 'run__epochs'?", {"run__epoch": 3}),
+        ("'lr', did you mean 'optimizer__learning_rate'?", {"lr": 0.1}),
         ("'nope' is not the name of an object of your own", {"criterion": "nope"}),
         ("view 0 of Turned, 'turned', changes the image", {"views": Turned()}),
         ("classes are the names of classes", {"classes": 3}),
@@ -443,6 +483,11 @@ def test_wrong_arguments_of_create_save_and_load_get_one_line(tmp_path):
     lazy = sla.create(nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), 3, sla.Baseline(), num_features=6)
     refused("a lazy layer has no weights yet", sla.save, lazy, path)
     refused("takes a tensor of images, not a ndarray", model, np.zeros((2, 1, 8, 8), np.float32))
+    refused("takes a tensor of images, not a list", model, [1, 2], torch.tensor([0, 1]))
+    refused("does not take images of torch.uint8", model, torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    words = "backbone.layer.weight is (6, 1, 3, 3) in the file, not (5, 1, 3, 3)"
+    refused(words, sla.load, path, backbone=Net(5))
+    refused("the file also has backbone.layer.bias", sla.load, path, backbone=nn.Flatten())
     refused("out is the run's folder, not 3", sla.fit, [], [], 3)
 
 

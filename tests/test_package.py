@@ -38,7 +38,7 @@ def test_citation_names_the_paper():
 def test_public_names_load_and_are_documented():
     typed = re.findall(r"(\w+) as \1\b", Path(sla.__file__).read_text())  # for type checkers
     assert sorted([*typed, "__version__"]) == sla.__all__
-    assert set(sla.__all__) <= set(dir(sla))
+    assert dir(sla) == sla.__all__
     for name in sla.__all__:
         value = getattr(sla, name)
         assert name == "__version__" or value.__doc__, name

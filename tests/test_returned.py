@@ -113,7 +113,10 @@ def test_a_method_that_is_no_dataclass_is_saved_without_its_options(tmp_path):
 
 def test_criteria(digits):
     each = nn.CrossEntropyLoss(reduction="none")
-    refused("'loss' is torch.float32 (8,), not a scalar", answer, sla.Baseline(criterion=each), digits)
+    words = "the criterion CrossEntropyLoss returned a tensor (8,), not a scalar tensor"
+    refused(words, answer, sla.Baseline(criterion=each), digits)
+    words = "the criterion CrossEntropyLoss returned a tensor (32,), not a scalar tensor"
+    refused(words, answer, sla.SLA(distill=True, criterion=each), digits)
     for method in (sla.Baseline, sla.SLA, sla.DataAugmentation, sla.MultiTask):
         found = method(criterion=lambda logits, target: None)
         refused("the criterion <lambda> returned a NoneType, not a scalar tensor", answer, found, digits)
@@ -169,10 +172,20 @@ class Counting(sla.Baseline):
         return super().losses(heads, features, target, context)
 
 
+@dataclass(frozen=True)
+class Mistaken(Counting):
+    """A mistake that has nothing to do with the memory."""
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        return features.nothing
+
+
 def test_a_memory_is_asked_for_in_a_loop_of_ones_own(digits):
     words = "Counting keeps a memory of each training image, which this step did not get: sla.fit passes it"
     refused(words, answer, Counting(), digits)
     answer(Counting(strict=False), digits)  # it does without
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        answer(Mistaken(), digits)
     model = sla.create("convnet4", 10, Counting(), in_channels=1, width=4)
     memory = model.method.build_memory(120, 10)
     batch = digits[0][:4] / 255, torch.as_tensor(digits[1][:4])

@@ -134,6 +134,8 @@ def test_half_turns_work_on_any_shape_and_any_channels():
         (lambda: sla.parse_views("rot2*rgb3*rot(0,90)"), "rot2*rot(0,90) repeats views"),
         (lambda: sla.Rotation() * (sla.ColorPermutation() * sla.Rotation(0, 180)), "rot4*rot2 repeats views"),
         (lambda: MIRROR * MIRROR, "repeats views"),
+        (lambda: sla.expand_views(images(), [torch.flip]), "views are an object such as Rotation()"),
+        (lambda: sla.expand_views(images().numpy(), sla.Rotation()), "of a tensor of images (B, ...)"),
         (lambda: sla.take_views(images(), GREY, torch.tensor([[0], [1]])), "must keep the shape"),
         (
             lambda: sla.take_views(images(), sla.Rotation(), torch.tensor([[0], [4]])),
@@ -170,6 +172,36 @@ def test_views_that_work_in_place_change_nothing_but_their_own_view():
         taken = sla.take_views(images, views, index).unflatten(0, (3, 2))
         torch.testing.assert_close(taken, wanted[torch.arange(3).unsqueeze(1), index])
         torch.testing.assert_close(images, before)
+
+
+class Shifted(sla.Views):
+    names = ("unchanged", "shifted")
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+
+    def apply(self, input, view):
+        return input.roll(view * self.pixels, -1)
+
+
+SHIFTED = Shifted(1)
+
+
+def test_views_of_ones_own_with_other_parameters_are_other_views():
+    one, two = Shifted(1), Shifted(2)
+    assert one == one
+    assert one != two
+    assert len({one, two}) == 2
+    assert len(one * two) == 4
+    refused("repeats views", lambda: one * one)
+
+
+def test_an_imported_object_keeps_its_text():
+    name = f"{__name__}:SHIFTED"
+    sla.allow(name)
+    found = sla.parse_views(name)
+    assert (found.text, SHIFTED.text) == (name, "own")
+    assert found == sla.parse_views(name)
 
 
 def test_views_of_another_type_are_cast_back():

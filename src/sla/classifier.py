@@ -118,9 +118,7 @@ class Classifier(nn.Module):
 
     def features(self, input: Tensor) -> Tensor:
         """(B, ...) -> (B, D)."""
-        if not isinstance(input, Tensor):
-            kind = type(input).__name__
-            raise InputError(f"a classifier takes a tensor of images, not a {kind}; a run takes files")
+        _check_tensor(input)
         if self.check_input and not bool(torch.isfinite(input).all()):
             raise InputError("the input has pixels that are NaN or infinite")
         parts = self._parts(input)
@@ -158,6 +156,7 @@ class Classifier(nn.Module):
         return self._losses(input, target, StepContext(views))
 
     def _losses(self, input: Tensor, target: Target, context: StepContext) -> dict[str, Tensor]:
+        _check_tensor(input)
         if input.shape[0] == 0:
             raise InputError("the batch is empty: there is no loss without images")
         self._check_class_weights()
@@ -236,8 +235,17 @@ class Classifier(nn.Module):
         return classify_until_settled(classify, input, rule)
 
     def _pooled(self, input: Tensor) -> Tensor:
-        features = self.backbone(input)
+        features = self.backbone(input) if input.is_floating_point() else self._of_integers(input)
         return features.mean((2, 3)) if features.ndim == 4 else features
+
+    def _of_integers(self, input: Tensor) -> Tensor:
+        """Features of pixels that are no floats, which a backbone of your own may take."""
+        try:
+            return self.backbone(input)
+        except RuntimeError as error:
+            raise InputError(
+                f"the backbone does not take images of {input.dtype}: scale them to float, images / 255"
+            ) from error
 
     def _parts(self, input: Tensor) -> Sequence[Tensor]:
         """The rows of a batch, a few at a time where only answers are wanted: all views of photographs at
@@ -250,6 +258,7 @@ class Classifier(nn.Module):
 
     def view_features(self, input: Tensor) -> Tensor:
         """Features of all views, interleaved: (B, ...) -> (B*M, D)."""
+        _check_tensor(input)
         return self.features(self.method.expand(input))
 
     def view_logits(self, features: Tensor) -> Tensor:
@@ -314,6 +323,12 @@ class Classifier(nn.Module):
             values = getattr(criterion, name, None)
             if isinstance(values, Tensor) and values.ndim == 1 and len(values) != self.num_classes:
                 raise InputError(f"{len(values)} {meaning} do not fit {self.num_classes} classes")
+
+
+def _check_tensor(input: object) -> None:
+    if not isinstance(input, Tensor):
+        kind = type(input).__name__
+        raise InputError(f"a classifier takes a tensor of images, not a {kind}; a run takes files")
 
 
 def _unshare_elements(module: nn.Module) -> None:

@@ -116,9 +116,9 @@ def load(
         model.load_state_dict(weights)
     except RuntimeError as error:
         kind = described["backbone"]
-        if backbone is not None or is_passed(kind):
-            raise InputError(f"{path}: its weights do not fit the backbone or method given") from error
-        raise InputError(f"{path}: its weights do not fit the {kind} that it describes") from error
+        given = backbone is not None or is_passed(kind)
+        what = "the backbone or method given" if given else f"the {kind} that it describes"
+        raise InputError(f"{path}: its weights do not fit {what}: {_misfit(model, weights)}") from error
     return model.to(device).eval()
 
 
@@ -235,6 +235,17 @@ def text_of_views(views: Views) -> str:
     except InputError:
         same = False
     return views.text if same else passed_name("views", views)
+
+
+def _misfit(model: Classifier, weights: dict[str, Tensor]) -> str:
+    """The first tensor of a model that a file lacks or has in another shape; else one that only it has."""
+    own = model.state_dict()
+    for name, value in own.items():
+        if name not in weights:
+            return f"{name} {tuple(value.shape)} is not in the file"
+        if weights[name].shape != value.shape:
+            return f"{name} is {tuple(weights[name].shape)} in the file, not {tuple(value.shape)}"
+    return f"the file also has {next((name for name in weights if name not in own), 'other tensors')}"
 
 
 def _is_plain(value: Any) -> bool:

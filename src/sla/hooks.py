@@ -7,6 +7,7 @@ from torch import Tensor, nn
 def follow_step(model: nn.Module, step: int, steps: int) -> None:
     """Call `on_step(step, steps)` on every module that has it, before step number `step` of `steps`, from 0.
 
+    Call it once more after the last step, with step == steps: that is the state the model is kept in.
     What a module does there must follow from the two numbers alone, so that a resumed run is the same run.
     """
     for module in model.modules():

@@ -86,9 +86,10 @@ def apply_criterion(criterion: Criterion, logits: Logits, target: Target) -> Ten
     """The criterion of logits (rows, N) and their labels."""
     if not isinstance(logits, LinearLogits):
         loss = criterion(logits, target)
-        if not isinstance(loss, Tensor):
+        if not isinstance(loss, Tensor) or loss.ndim:
             name = getattr(criterion, "__name__", type(criterion).__name__)
-            raise InputError(f"the criterion {name} returned a {type(loss).__name__}, not a scalar tensor")
+            found = f"tensor {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise InputError(f"the criterion {name} returned a {found}, not a scalar tensor")
         return loss
     of_linear = _of_linear(criterion, target)
     assert of_linear is not None

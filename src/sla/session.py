@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
@@ -20,7 +20,7 @@ from sla.images.store import Dataset, Splits
 from sla.methods import Method
 from sla.plugins import allow_typed, passing
 from sla.progress import QUIET, Progress
-from sla.runs.config import MOST_STEPS, TrainingConfig
+from sla.runs.config import MOST_STEPS, TrainingConfig, keys, suggest
 from sla.runs.deadline import Deadline, used_seconds
 from sla.runs.defaults import with_absolute_paths
 from sla.runs.distributed import Group, join_group, leave_group
@@ -206,6 +206,7 @@ def fit(
     splits = _images(data, y, **more)
     source = data if splits is None else splits.name if isinstance(splits, Splits) else splits.source
     given = {key.replace("__", "."): value for key, value in settings.items()}
+    _check_names(settings, {**(config or {}), **({} if task is None else {"task": task})})
     chosen, passed = settings_of(backbone, method, views, criterion)
     if task is not None:
         chosen["task"] = task
@@ -264,6 +265,15 @@ def _images(data: Any, y: Any, **more: Any) -> Splits | Objects | None:
     if isinstance(data, Dataset):
         return Splits("dataset", data)
     return None if isinstance(data, str | Path) else data
+
+
+def _check_names(settings: Iterable[str], tree: dict[str, Any]) -> None:
+    """Raise an error for a setting that is no key of the task, with the nearest as Python writes it."""
+    known = keys(find_task(tree).config_class)
+    for name in settings:
+        if name.replace("__", ".") not in known:
+            hint = suggest(name.replace("__", "."), known).replace(".", "__")
+            raise InputError(f"sla.fit: unknown setting {name!r}{hint}")
 
 
 def _only(first: str | Path, out: str | Path | None) -> str | Path:

@@ -20,6 +20,14 @@ class Interval(NamedTuple):
         """+1 if the interval is above zero, -1 if below, 0 if it contains zero."""
         return (self.low > 0) - (self.high < 0)
 
+    def ends(self, spec: str = ".1f") -> str:
+        """`81.2 to 84.0`."""
+        return f"{self.low:{spec}} to {self.high:{spec}}"
+
+    def percent(self, spec: str = ".0f") -> str:
+        """`83% (81 to 84)`."""
+        return f"{self.mean:{spec}}% ({self.ends('.0f')})"
+
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation; nan for the latter with fewer than two values."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sla.errors import InputError, nearest
 from sla.labels import is_readable
-from sla.plugins import import_plugin, is_passed, is_plugin_name
+from sla.plugins import import_plugin, is_plugin_name
 
 CHANNEL_ORDERS = ("RGB", "RBG", "GRB", "GBR", "BRG", "BGR")
 
@@ -59,7 +59,10 @@ class Views:
         return self if len(other) == 1 else Product(self, other)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.text == other.text
+        if self is other or type(self) is not type(other):
+            return self is other
+        # Views of your own without a name may differ in what no text says.
+        return self.text == other.text != Views.text and tuple(self.names) == tuple(other.names)
 
     def __hash__(self) -> int:
         return hash((type(self), self.text))
@@ -217,6 +220,7 @@ class Product(Views):
 
 def expand_views(input: Tensor, views: Views) -> Tensor:
     """Every view of every image, (B, ...) -> (B*M, ...), interleaved: image 0 view 0, image 0 view 1, ..."""
+    _check_batch(input, views)
     return views.stack(input).flatten(0, 1)
 
 
@@ -250,6 +254,12 @@ def check_views(views: object) -> None:
         )
 
 
+def _check_batch(input: object, views: object) -> None:
+    check_views(views)
+    if not isinstance(input, Tensor):
+        raise InputError(f"views are of a tensor of images (B, ...), not of a {type(input).__name__}")
+
+
 def check_view_0(views: Views, shape: tuple[int, ...]) -> None:
     """Raise an error if view 0 of one's own views changes images of this shape (C, H, W)."""
     for factor in _factors(views):
@@ -261,6 +271,7 @@ def check_view_0(views: Views, shape: tuple[int, ...]) -> None:
 
 def take_views(input: Tensor, views: Views, index: Tensor) -> Tensor:
     """The views `index` (B, k) of each image, (B, ...) -> (B*k, ...), interleaved."""
+    _check_batch(input, views)
     if index.ndim != 2 or index.shape[0] != input.shape[0]:
         raise InputError(f"view numbers must be (B, k) for {input.shape[0]} images, not {tuple(index.shape)}")
     if index.shape[1] == 0:
@@ -327,8 +338,7 @@ def _own_views(name: str) -> Views:
     views = found if isinstance(found, Views) else found() if callable(found) else None
     if not isinstance(views, Views):
         raise InputError(f"{name}: not views, nor a class or function that makes them")
-    if is_passed(name):
-        views = copy.copy(views)  # an object of the caller's, which keeps its own text
+    views = copy.copy(views)  # an object of the caller's keeps its own text
     views.text = name
     return views
 

@@ -114,7 +114,8 @@ def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
     assert again.model.method == models["named"].method
     assert again.model.class_names == ["a", "b", "c"]
     assert torch.equal(again.model.eval()(images), models["named"].eval()(images))
-    refused("passed from Python", SLAModule.load_from_checkpoint, tmp_path / "own.ckpt", weights_only=True)
+    words = r"load_from_checkpoint\(path, model=\.\.\.\)"
+    refused(words, SLAModule.load_from_checkpoint, tmp_path / "own.ckpt", weights_only=True)
     fresh = sla.create(torch.nn.Flatten(), 3, sla.Baseline(), num_features=64)
     SLAModule.load_from_checkpoint(tmp_path / "own.ckpt", model=fresh, weights_only=True)
     assert torch.equal(fresh.eval()(images), models["own"].eval()(images))
@@ -122,6 +123,18 @@ def test_a_lightning_checkpoint_builds_its_classifier(tmp_path):
     refused("wraps a Classifier, not a Flatten", SLAModule, torch.nn.Flatten())
     for step in (again.training_step, again.validation_step):
         refused("a batch is (images, labels), not a dict", step, {"image": images}, 0)
+
+
+def test_lightning_draws_views_and_refuses_methods_with_a_teacher():
+    _import_lightning()
+    from sla.adapters.lightning import SLAModule
+
+    images, targets = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
+    module = SLAModule(sla.create(torch.nn.Flatten(), 3, sla.create_method("lorot"), num_features=64))
+    assert module.training_step((images, targets), 0).requires_grad
+    for method in ("sla+ema", "distilled"):
+        model = sla.create(torch.nn.Flatten(), 3, sla.create_method(method), num_features=64)
+        refused("a teacher, which the Lightning module does not have", SLAModule, model)
 
 
 @pytest.mark.slow
@@ -273,7 +286,7 @@ def test_the_sklearn_estimator_calls_the_hooks(digits):
     quick.fit(digits[0][:20, 0].numpy(), digits[1][:20] % 2)
     trained = quick.model_
     assert trained.backbone.seen == 20
-    assert trained.backbone.steps == [(step, 4) for step in range(4)]
+    assert trained.backbone.steps == [(step, 4) for step in range(5)]
     assert trained.criterion.weight.tolist() == [1, 3]  # deferred until half of the steps
     assert criterion.weight.tolist() == [1, 1]  # the parameter stays as it was
     assert quick.backbone.steps == []
@@ -295,14 +308,14 @@ def test_lightning_calls_the_hooks_and_passes_the_step(digits, tmp_path):
     trainer.fit(module, loader, loader)
     backbone = module.model.backbone
     assert backbone.seen == 5  # the first batch
-    assert backbone.steps == [(step, 8) for step in range(8)]
+    assert backbone.steps == [(step, 8) for step in range(9)]
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     backbone.seen.zero_()
     Trainer(max_epochs=3, **options).fit(
         module, loader, loader, ckpt_path=tmp_path / "half.ckpt", weights_only=True
     )
     assert backbone.seen == 5  # of the checkpoint
-    assert backbone.steps[8:] == [(step, 12) for step in range(8, 12)]
+    assert backbone.steps[9:] == [(step, 12) for step in range(8, 13)]
 
 
 class Flat(torch.nn.Module):

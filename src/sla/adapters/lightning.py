@@ -15,11 +15,12 @@ from sla.errors import InputError, MissingExtraError
 from sla.factory import build, describe
 from sla.hooks import follow_step, init_from_data, wants_data
 from sla.methods import StepContext
+from sla.methods.checks import refuse_teacher
+from sla.plugins import is_passed
 
-for name in [
-    name for name in sys.modules if name.startswith("lightning.") and "lightning" not in sys.modules
-]:
-    del sys.modules[name]  # what an import that failed has left
+if "lightning" not in sys.modules:  # an import that failed leaves its parts
+    for name in [name for name in sys.modules if name.startswith("lightning.")]:
+        del sys.modules[name]
 with contextlib.suppress(MissingExtraError):  # Lightning does without
     import_torchvision()  # its metrics import it, and fail where it does not fit the installed torch
 try:
@@ -54,7 +55,8 @@ class SLAModule(LightningModule):
         if not isinstance(model, Classifier | None):
             kind = type(model).__name__
             raise InputError(f"a Lightning module wraps a Classifier, not a {kind}: sla.create(module, ...)")
-        self.model = build(description, "the checkpoint") if model is None else model  # type: ignore[arg-type]
+        self.model = _rebuild(description or {}) if model is None else model
+        refuse_teacher(self.model.method, "the Lightning module")
         self.configure = configure or _sgd
         self.save_hyperparameters({"description": describe(self.model)})
 
@@ -65,9 +67,19 @@ class SLAModule(LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """The method's loss of one base batch."""
         step, steps = self._position()
-        losses = self.model(*_pair(batch), StepContext(step=step, steps=steps))
+        input, target = _pair(batch)
+        context = StepContext(self._draw_views(input), step=step, steps=steps)
+        losses = self.model(input, target, context)
         self.log_dict({f"train/{name}": value for name, value in losses.items() if name != "output"})
         return losses["loss"]
+
+    def _draw_views(self, input: Tensor) -> Tensor | None:
+        """(B, k) random views, of a method that trains on k views of each image; else None, all of them."""
+        method = self.model.method
+        if method.usual_views is None:
+            return None
+        order = torch.rand(len(input), len(method.views), device=input.device).argsort(1)
+        return order[:, : method.usual_views]
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """The hooks of the classifier's modules: `init_from_data` gets the first batch, of all processes."""
@@ -77,6 +89,10 @@ class SLAModule(LightningModule):
             images: Any = self.all_gather(input)  # the same in every process: weights must not differ
             init_from_data(self.model, images.flatten(0, images.ndim - input.ndim))
         follow_step(self.model, step, steps)
+
+    def on_train_end(self) -> None:
+        """The last call of `on_step`, after the last step."""
+        follow_step(self.model, *self._position())
 
     def _position(self) -> tuple[int, int]:
         """The number of this step and of all, which is 0 where the trainer does not know it."""
@@ -95,6 +111,18 @@ class SLAModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """What `configure` makes of the classifier."""
         return self.configure(self.model)
+
+
+def _rebuild(description: dict[str, Any]) -> Classifier:
+    """The classifier that a checkpoint describes, if it has no objects of your own."""
+    method = description.get("method", {})
+    names = (description.get("backbone"), method.get("name"), method.get("views"))
+    if any(is_passed(str(name)) for name in names):
+        raise InputError(
+            "the checkpoint's classifier has objects that were passed from Python: "
+            "SLAModule.load_from_checkpoint(path, model=...), with a classifier of the same objects"
+        )
+    return build(description, "the checkpoint")
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,8 @@ from sla.heads import check_device, is_whole
 from sla.hooks import follow_step, init_from_data, wants_data
 from sla.images.store import spread
 from sla.inference import check_inference
-from sla.methods import Distilled, Method, StepContext, check_method, create_method
-from sla.methods.checks import create_memory
+from sla.methods import Method, StepContext, check_method, create_method
+from sla.methods.checks import create_memory, refuse_teacher
 from sla.sampling.draws import Draws
 from sla.views import Views, check_views, parse_views
 
@@ -180,11 +180,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
             views = parse_views(self.views) if isinstance(self.views, str) else self.views
             method = create_method(method, views)
         check_method(method)
-        if getattr(method, "averaged_teacher", False) or isinstance(method, Distilled):
-            raise InputError(
-                f"{type(method).__name__} learns from a teacher, which the estimator does not have: sla.fit "
-                "trains it, or take method='sla+sd'"
-            )
+        refuse_teacher(method, "the estimator")
         if isinstance(self.backbone, nn.Module):
             backbone = copy.deepcopy(self.backbone)
             width = count_features(backbone, self.image_shape_)
@@ -224,6 +220,7 @@ class SLAClassifier(ClassifierMixin, BaseEstimator):
             self.model_(seen, targets[rows].to(self.device), context)["loss"].backward()
             optimizer.step()
             schedule.step()
+        follow_step(self.model_, steps, steps)
         return steps
 
     def _choose_scale(self, images: Tensor) -> None:

@@ -60,10 +60,10 @@ def _print(found: "Comparison") -> None:
         say(f"note: {note}")
     rows = []
     for place, (entry, top1) in enumerate(zip(found.entries, found.accuracies, strict=True)):
-        cells = [entry.name, f"{top1.mean:.2f}", f"{top1.low:.1f} to {top1.high:.1f}"]
+        cells = [entry.name, f"{top1.mean:.2f}", top1.ends()]
         if place:
             one = found.differences[place - 1]
-            interval = f"{one.points.low:+.1f} to {one.points.high:+.1f}"
+            interval = one.points.ends("+.1f")
             p = format_p(one.adjusted).removeprefix("= ")
             cells += [f"{one.points.mean:+.2f}", interval, f"{one.gained:,}", f"{one.lost:,}", p, one.verdict]
         else:
@@ -92,7 +92,5 @@ def _print(found: "Comparison") -> None:
         words = f"over seeds {', '.join(map(str, sorted(group.seeds)))}: mean {mean:.2f}"
         words += f", sd {sd:.2f}" if len(group.seeds) > 1 else ""
         if one_by_one is not None:
-            words += (
-                f", to the first {one_by_one.mean:+.2f} ({one_by_one.low:+.1f} to {one_by_one.high:+.1f})"
-            )
+            words += f", to the first {one_by_one.mean:+.2f} ({one_by_one.ends('+.1f')})"
         say(f"{found.entries[group.places[0]].name}, {words}")

@@ -24,7 +24,6 @@ def demo(
     from sla.errors import InputError, shown
     from sla.progress import Progress
     from sla.report.demo import write_page
-    from sla.report.formatting import ends
     from sla.stats import mean_sd
 
     if not out.parent.is_dir():
@@ -57,7 +56,7 @@ def demo(
     for row in ROWS:
         mean, sd = mean_sd(results.values(row))
         difference = results.difference(row)
-        cells = (f"{difference.mean:+.1f}", ends(difference, "+.1f")) if row is not ROWS[0] else ("", "")
+        cells = (f"{difference.mean:+.1f}", difference.ends("+.1f")) if row is not ROWS[0] else ("", "")
         table.add_row(row.label, f"{mean:.1f}", f"{sd:.1f}", *cells)
     console.print(table)
     console.print(summary(results))

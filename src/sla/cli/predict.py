@@ -23,6 +23,7 @@ Agreement = Annotated[
     float | None,
     typer.Option(help="Share of images on which anytime agrees with aggregated inference. Default: 0.99."),
 ]
+SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 UNLIKE = "unlike the training pictures"
 
 
@@ -42,6 +43,7 @@ def predict(
     allow: Allow = None,
 ) -> None:
     """Classify pictures, with calibrated probabilities."""
+    from sla.images.decode import BadImageError
     from sla.images.files import readable_rows
     from sla.tasks.classifier.run import Run
 
@@ -50,7 +52,10 @@ def predict(
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
-    found = opened.predict(paths, inference)
+    try:
+        found = opened.predict(paths, inference)
+    except BadImageError as error:
+        raise BadImageError(error.path, error.reason, SKIP_HINT) from None
     if not (json_ or csv_) and (inference or opened.headline) in opened.uncalibrated:
         say("sla: note: calibration failed (temperature at its limit): probabilities mean little", err=True)
     unlike = None if found.unlike is None else found.unlike.tolist()

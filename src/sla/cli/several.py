@@ -124,7 +124,7 @@ def print_seeds(runs: "Sequence[OpenedRun]") -> None:
         verdict = {1: "better", -1: "worse", 0: "no clear difference"}[points.sign]
         say(
             f"{first.method} ({first.inference}) against {other.method} ({other.inference}), paired by seed: "
-            f"{points.mean:+.2f} points ({points.low:+.1f} to {points.high:+.1f}): {verdict}"
+            f"{points.mean:+.2f} points ({points.ends('+.1f')}): {verdict}"
         )
 
 

@@ -163,9 +163,8 @@ class Comparison:
         words = [f"On {len(self.dataset):,} {self.what}, {first.name} has an accuracy of {top1:.1f}%."]
         others = list(zip(self.entries[1:], self.differences, strict=True))
         for entry, one in others if len(others) <= MOST_SAID else []:
-            mean, low, high = one.points
             words.append(
-                f"{entry.name}: {mean:+.1f} points (95% interval {low:+.1f} to {high:+.1f}; "
+                f"{entry.name}: {one.points.mean:+.1f} points (95% interval {one.points.ends('+.1f')}; "
                 f"{one.gained:,} gained, {one.lost:,} lost, p {format_p(one.adjusted)}), {one.verdict}."
             )
         if len(others) > MOST_SAID:
@@ -175,7 +174,7 @@ class Comparison:
         for group in self.groups[1:]:
             if found := group.difference(self.groups[0]):
                 name, points = self.entries[group.places[0]].name, f"{found.mean:+.1f} points"
-                ends = f"{found.low:+.1f} to {found.high:+.1f}"
+                ends = found.ends("+.1f")
                 words.append(f"Over {len(group.seeds)} seeds of {name}: {points} (95% interval {ends}).")
         return " ".join(words)
 

@@ -78,7 +78,7 @@ class SharedImages:
         self.notes = [run.unfinished for run in runs if run.unfinished]
         self.loaded: dict[object, Splits] = {}
         first, self.split = runs[0], ""
-        name = shown(first.config.data.source if data is None else source_name(data))
+        name = shown(source_name(first.config.data.source if data is None else data))
         self.what = f"images of {name}" if data is not None else "test images"
         found = {run: self._given(run, data) if data is not None else self._own(run, first) for run in runs}
         if self.split == VAL:
@@ -106,7 +106,7 @@ class SharedImages:
         source = first.config.data.source
         if not same_source(run.config.data.source, source):
             self.notes.append(
-                f"{shown(run.folder)} was trained on other data, {shown(run.config.data.source)}"
+                f"{shown(run.folder)} was trained on other data, {shown(source_name(run.config.data.source))}"
                 + (": whether it has seen these images there is not known." if run.record is None else ".")
             )
             return self._given(run, source)

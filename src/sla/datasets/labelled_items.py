@@ -133,7 +133,7 @@ def as_items(data: Any, split: str, columns: tuple[str, str] | None = None) -> d
     """The items of one split; a table with a column `split` has several."""
     held: dict[str, Items]
     if isinstance(data, tuple) and len(data) == 2:
-        held = {split: _Pairs(*data, kind_name(data[0]), split)}
+        held = {split: _Pairs(*data, kind_name(data), split)}
     elif isinstance(data, DataLoader):
         held = as_items(_loaded(data), split, columns)
         for items in held.values():
@@ -163,6 +163,8 @@ def as_items(data: Any, split: str, columns: tuple[str, str] | None = None) -> d
 
 def kind_name(data: Any) -> str:
     """`arrays`, or the class of an object, as a word."""
+    if isinstance(data, tuple) and len(data) == 2:  # images and labels
+        data = data[0]
     while isinstance(data, DataLoader | torch.utils.data.Subset):
         data = data.dataset
     if _is_array(data):

@@ -81,8 +81,7 @@ class Objects:
             raise InputError("no data: a folder, a dataset's name, or images and labels: sla.fit(X, y)")
         if columns is not None and (not _are_texts(columns) or len(columns) != 2):
             raise InputError(f"columns are the names of the image's and the label's, not {columns!r}")
-        whole = data[0] if isinstance(data, tuple) and y is None and len(data) == 2 else data
-        self.name = kind_name(whole)
+        self.name = kind_name(data)
         given = {"val": val, "test": test}
         if isinstance(data, Mapping) and y is None:
             given = _of_mapping(data, given)
@@ -165,9 +164,9 @@ def _are_texts(values: Any) -> bool:
 
 def source_name(data: Any) -> str:
     """Data as a message names it: a path or name as it is, an object by its kind."""
-    if isinstance(data, Splits):
-        return data.name
-    return str(data) if isinstance(data, str | os.PathLike) else kind_name(data)
+    if isinstance(data, Splits | str | os.PathLike):
+        return str(data.name if isinstance(data, Splits) else data).removeprefix(SOURCE)
+    return kind_name(data)
 
 
 def refuse_object_source(source: str) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from sla.errors import InputError
 from sla.labels import MixedTarget, Target
 from sla.methods.base import Method, StepContext
+from sla.methods.distilled import Distilled
 
 
 def compute_losses(
@@ -38,6 +39,15 @@ def create_memory(method: Method, num_images: int, num_classes: int) -> nn.Modul
         what = f"{type(method).__name__}.build_memory returned a {type(memory).__name__}"
         raise InputError(f"{what}, not a module with buffers, which checkpoints can keep")
     return memory
+
+
+def refuse_teacher(method: Method, where: str) -> None:
+    """Raise an error for a method that learns from a teacher, which only `sla.fit` has."""
+    if method.averaged_teacher or isinstance(method, Distilled):
+        raise InputError(
+            f"{type(method).__name__} learns from a teacher, which {where} does not have: sla.fit trains it, "
+            "or take sla+sd"
+        )
 
 
 def check_losses(losses: object, what: str, *names: str) -> None:
@@ -71,7 +81,9 @@ def _without_memory(
     """The losses of a step that did not get the memory; a method may do without."""
     try:
         return method.losses(heads, features, target, context)
-    except (AttributeError, TypeError) as error:  # of None in its place
+    except (AttributeError, TypeError) as error:
+        if "NoneType" not in str(error):  # of something else than None in its place
+            raise
         raise InputError(
             f"{type(method).__name__} keeps a memory of each training image, which this step did not get: "
             "sla.fit passes it; in your own loop call model(images, targets, StepContext(indices=..., "

@@ -82,7 +82,7 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     alone = is_features(run.config)  # nothing was chosen on held-out pictures
     chose = "held-out pictures" if alone else "held-out pictures, which also chose the model"
     unseen = chose if held_out else "pictures it had not seen"
-    said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {_range(total.accuracy)}."]
+    said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {total.accuracy.percent()}."]
     if models := compare_models(run, split, total.images):
         said.append(_which(models))
     if held_out and alone and (turns := _in_turn(run)):
@@ -137,7 +137,9 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
 def _which(models: Sequence[ModelAccuracy]) -> str:
     own, other = models
     default = ", which answers by default" if own.answers else ""
-    return f"That is {own.name}{default}; {other.name} is right on {other.right:,}: {_range(other.accuracy)}."
+    return (
+        f"That is {own.name}{default}; {other.name} is right on {other.right:,}: {other.accuracy.percent()}."
+    )
 
 
 def describe_unjudged(run: Run) -> Ending:
@@ -154,12 +156,8 @@ def _in_turn(run: Run) -> str:
     found = run.result.get("cross_validation", {})
     if "right" not in found:
         return ""
-    accuracy = _range(share(found["right"], found["images"]))
+    accuracy = share(found["right"], found["images"]).percent()
     return f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn: {accuracy}"
-
-
-def _range(found: Interval) -> str:
-    return f"{found.mean:.0f}% ({found.low:.0f} to {found.high:.0f})"
 
 
 def _weakest(classes: list[ClassAccuracy]) -> ClassAccuracy | None:

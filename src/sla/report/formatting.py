@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-from sla.stats import Interval
-
 UNKNOWN = "unknown"
 
 
@@ -12,11 +10,6 @@ def section(tree: dict[str, Any], key: str) -> dict[str, Any]:
     """A nested part of a result, empty where it is missing or damaged."""
     found = tree.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def ends(interval: Interval, spec: str = ".1f") -> str:
-    """The ends of an interval, `81.2 to 84.0`."""
-    return f"{interval.low:{spec}} to {interval.high:{spec}}"
 
 
 def amount(value: object, unit: str = "") -> str:

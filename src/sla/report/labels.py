@@ -61,8 +61,8 @@ def lead(check: LabelCheck) -> str:
         return f"No label of {check.images:,} pictures is doubted."
     return (
         f"The labels of {doubted:,} of {check.images:,} pictures are doubted. A model that had not learnt "
-        f"from a picture gives its label in {agreement.mean:.0f}% ({agreement.low:.0f} to "
-        f"{agreement.high:.0f}) of all pictures: some of these labels are right, and the model is wrong."
+        f"from a picture gives its label in {agreement.percent()} of all pictures: some of these "
+        "labels are right, and the model is wrong."
     )
 
 

@@ -11,8 +11,9 @@ from markupsafe import Markup
 from sla.disk import replacing
 from sla.errors import shown
 from sla.report.charts import line_chart, reliability_chart, strip_chart
-from sla.report.formatting import amount, duration, ends
+from sla.report.formatting import amount, duration
 from sla.report.pictures import picture
+from sla.stats import Interval
 
 
 def render(template: str, **values: Any) -> str:
@@ -33,7 +34,10 @@ def _environment() -> Environment:
     style = Markup(files("sla.report").joinpath("style.css").read_text(encoding="utf-8"))
     functions = (picture, strip_chart, line_chart, reliability_chart)
     found.globals |= {"style": style, **{one.__name__: one for one in functions}}
-    found.filters |= {"number": format, **{one.__name__: one for one in (shown, ends, amount, duration)}}
+    found.filters |= {
+        "number": format,
+        **{one.__name__: one for one in (shown, Interval.ends, amount, duration)},
+    }
     return found
 
 

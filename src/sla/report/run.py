@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sla.datasets.objects import source_name
+from sla.datasets.objects import SOURCE, source_name
 from sla.errors import InputError, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
@@ -17,7 +17,7 @@ from sla.report.charts import Series, Strip
 from sla.report.class_frequency import frequencies
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
 from sla.report.ending import by_confidence, compare_models, describe_end, describe_unjudged
-from sla.report.formatting import ends, section
+from sla.report.formatting import section
 from sla.report.labels import label_cards
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
@@ -53,8 +53,8 @@ def write_run_page(
     found = run.find_images(data, on_bad_image, progress, splits)
     if found is None:
         raise InputError(
-            f"{shown(run.config.data.source)}: no test images, and none were held out; name the images to "
-            "report on: `sla report RUN DATA`"
+            f"{shown(source_name(run.config.data.source))}: no test images, and none were held out; name the "
+            "images to report on: `sla report RUN DATA`"
         )
     run.warn(found.notes)
     what = found.what if data is None else f"images of {shown(source_name(data))}"
@@ -96,7 +96,7 @@ def run_page(
         labels = LabelCheck(dataset.classes, [Judged("", dataset, logits / (temperature or 1.0))], "this run")
     trained = run.config.method.name
     method = f"features, then {trained}" if run.model_name else trained
-    title = f"{run.folder.absolute().name}: {method} on {Path(run.config.data.source).name}"
+    title = f"{run.folder.absolute().name}: {method} on {Path(source_name(run.config.data.source)).name}"
     return render(
         "run.html",
         title=shown(title),
@@ -148,7 +148,7 @@ def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
         error += f" ({calibration_error(logits, outputs.targets):.1f}% before temperature scaling)"
     return (
         f"{_inference_of(run, headline)} classifies {correct:,} of {count:,} {what} correctly: "
-        f"{top1.mean:.1f}% (95% interval {ends(top1)}; chance among {dataset.num_classes:,} classes is "
+        f"{top1.mean:.1f}% (95% interval {top1.ends()}; chance among {dataset.num_classes:,} classes is "
         f"{100 / dataset.num_classes:.1f}%). Its mean confidence is {100 * confidence:.1f}%, its calibration "
         f"error {error}."
     )
@@ -227,7 +227,9 @@ def _temperature_interval(run: Run) -> list[float]:
 
 
 def _labels_command(run: Run) -> list[str]:
-    return ["sla", "data", "check", run.config.data.source, "--labels", "--run", str(run.folder)]
+    source = run.config.data.source
+    pictures = "PICTURES" if source.startswith(SOURCE) else source  # only Python can pass objects again
+    return ["sla", "data", "check", pictures, "--labels", "--run", str(run.folder)]
 
 
 def _other_command(run: Run) -> str:

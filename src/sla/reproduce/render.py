@@ -210,7 +210,7 @@ def _p(p: float) -> str:
 
 
 def _points(found: Interval, without: str = "one seed") -> str:
-    ends = f"{found.low:+.2f} to {found.high:+.2f}" if isfinite(found.low) else without
+    ends = found.ends("+.2f") if isfinite(found.low) else without
     return f"{found.mean:+.2f} ({ends})"
 
 

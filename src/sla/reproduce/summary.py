@@ -82,6 +82,6 @@ def _texts(cell: Found | None) -> tuple[str, str]:
         return "", ""
     gain = ""
     if cell.gain is not None:
-        ends = f"{cell.gain.low:+.1f} to {cell.gain.high:+.1f}" if isfinite(cell.gain.low) else "one seed"
+        ends = cell.gain.ends("+.1f") if isfinite(cell.gain.low) else "one seed"
         gain = f"{cell.gain.mean:+.1f} ({ends})"
     return f"{cell.accuracy:.1f}", gain

@@ -205,14 +205,14 @@ def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise InputError(f"{where}: unknown key {key!r}{_suggest(key, keys(kind))}") from None
+            raise InputError(f"{where}: unknown key {key!r}{suggest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "value_error":  # our own message, which includes the value
             raise InputError(f"{where}: {key}: {message}") from None
         raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
 
 
-def _suggest(key: str, known: list[str]) -> str:
+def suggest(key: str, known: list[str]) -> str:
     """The key with another name, or in another branch, that was probably meant; else the nearest spelling."""
     name = key.rpartition(".")[2]
     alike = [other for other in known if other.rpartition(".")[2] == name]
@@ -256,7 +256,7 @@ def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]
         assignments = dict.fromkeys(replaced) | assignments
     for dotted, value in assignments.items():
         if dotted not in keys(kind):
-            raise InputError(f"unknown key {dotted!r}{_suggest(dotted, keys(kind))}")
+            raise InputError(f"unknown key {dotted!r}{suggest(dotted, keys(kind))}")
         part, _, name = dotted.rpartition(".")
         if part and result.get(part) is None:
             result[part] = {}  # absent, or an empty line in a file
@@ -298,12 +298,19 @@ def write_config(config: Part) -> str:
 
 
 def differing_keys(a: Tree, b: Tree) -> list[str]:
-    """`run.seed: 0 is not 1`, for every key in which the two differ."""
+    """`run.seed: 0 is not 1`, for every key in which the two differ; of a table, for every entry."""
 
     def value(config: Part, dotted: str) -> Any:
         for name in dotted.split("."):
             config = getattr(config, name)
         return config
 
-    pairs = ((key, value(a, key), value(b, key)) for key in keys(type(a)))
-    return [f"{key}: {ours!r} is not {theirs!r}" for key, ours, theirs in pairs if ours != theirs]
+    found = []
+    for key in keys(type(a)):
+        ours, theirs = value(a, key), value(b, key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+            found += [f"{key}: {name} {ours.get(name)!r} is not {theirs.get(name)!r}" for name in names]
+        elif ours != theirs:
+            found.append(f"{key}: {ours!r} is not {theirs!r}")
+    return found

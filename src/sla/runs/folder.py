@@ -2,12 +2,14 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from sla.disk import TEMPORARY, exclusive, remove_temporaries
 from sla.errors import InputError, shown
+from sla.plugins import KEYS, is_passed
 from sla.runs.checkpoint import WEIGHTS, check_file, file_checksum, find_checkpoint, remove_unfinished
 from sla.runs.config import TrainingConfig, differing_keys, read_config, validate
 from sla.trees import parse_json
@@ -103,6 +105,15 @@ def _merge(tree: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         inner = merged.get(key)
         merged[key] = _merge(inner, value) if isinstance(value, dict) and isinstance(inner, dict) else value
     return merged
+
+
+def resume_command(config: TrainingConfig, folder: Path) -> str:
+    """What continues the run: a command, or a call where Python passed it objects."""
+    tree = config.model_dump(mode="json")
+    keys = (key.split(".") for key in ("data.source", "data.unlabelled", *KEYS))
+    if any(is_passed(str(tree[branch].get(name))) for branch, name in keys):
+        return f"sla.fit(..., out={shown(folder)!r}, resume=True)"
+    return f"sla train --resume --out {quote(shown(folder))}"
 
 
 def stage_folder(folder: Path, stage: str) -> Path:

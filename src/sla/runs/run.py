@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from shlex import quote
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from torch import nn
@@ -21,6 +20,7 @@ from sla.runs.folder import (
     find_model_file,
     read_result,
     read_run_config,
+    resume_command,
     stage_folder,
 )
 from sla.runs.images_record import ImagesRecord, read_record
@@ -102,7 +102,7 @@ class OpenedRun(ABC, Generic[C, M]):
         steps = f"step {step_of(found):,} of {self.steps:,}" if found else "no last step"
         return (
             f"{shown(self.folder)}: unfinished, {steps}: its scores are not final, its probabilities not "
-            f"calibrated; sla train --resume --out {quote(shown(self.folder))} continues it"
+            f"calibrated; {resume_command(self.config, self.folder)} continues it"
         )
 
     @property

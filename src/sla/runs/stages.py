@@ -1,6 +1,5 @@
 """A run is a list of stages, done in order: each has checkpoints of its own, each is resumable."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from sla.progress import Progress
 from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, MAIN_STAGE, stage_folder
+from sla.runs.folder import CONFIG, MAIN_STAGE, resume_command, stage_folder
 from sla.runs.metrics import has_row
 from sla.runs.signals import Stop, StoppedError
 
@@ -78,7 +77,7 @@ def run_stages(
 
     Finished stages are not done again, nor built, but for the last: whoever makes the result asks it.
     """
-    command = f"sla train --resume --out {shlex.quote(str(folder))}"
+    command = resume_command(config, folder)
     assert MAIN_STAGE in [stage.name for stage in stages]
     for stage, following in zip(stages, [*stages[1:], None], strict=True):
         if following is not None and group.share(stage.is_finished(folder)):

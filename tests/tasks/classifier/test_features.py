@@ -27,7 +27,7 @@ from sla.sampling.draws import Draws
 from sla.session import preview
 from sla.stats import mcnemar, paired_shares
 from sla.tasks.classifier.choice import Candidate, choose_model
-from sla.tasks.classifier.features import After, find_quick
+from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
@@ -137,7 +137,7 @@ def test_the_first_stage_is_the_same_model(two_stage_run, quick_run):
 def test_training_begins_with_the_quick_head(two_stage_run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(two_stage_run.folder / "features", copy / "features")
-    quick, trainer = find_quick(copy), After(make_plan(two_stage_run.config), Group())(copy)
+    quick, trainer = find_quick(copy), training_after(make_plan(two_stage_run.config), Group(), copy)
     images, aspect = trainer.train.read(range(64))
     images = trainer.eval_pipeline(images, Draws(0, 0, 64), aspect)
     model = trainer.model.eval()

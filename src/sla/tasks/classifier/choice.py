@@ -46,8 +46,7 @@ class Paired(NamedTuple):
     def words(self) -> str:
         """For a line."""
         verdict = "no clear difference" if self.p >= 0.05 else "better" if self.points.mean > 0 else "worse"
-        mean, low, high = self.points
-        return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f}, p {self.p:.2g}): {verdict}"
+        return f"{self.points.mean:+.1f} points ({self.points.ends('+.1f')}, p {self.p:.2g}): {verdict}"
 
 
 def compare_hits(first: Tensor, second: Tensor) -> Paired:
@@ -97,5 +96,4 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
 
 
 def _percent(right: int, count: int) -> str:
-    found = share(right, count)
-    return f"{found.mean:.1f}% ({found.low:.0f} to {found.high:.0f})"
+    return share(right, count).percent(".1f")

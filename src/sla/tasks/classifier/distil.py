@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sla.backbones.cost import count_flops
 from sla.classifier import Classifier
+from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load, read_saved
 from sla.heads import JointHead
@@ -172,7 +173,9 @@ def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Pl
     method = plan_method(before)
     check_teacher(method.inferences, str(shown(folder)), part.teacher_views, len(method.views))
     if list(plan.train.classes) != read_saved(weights)[0]["classes"]:
-        raise InputError(f"{shown(config.data.source)}: its classes are not those of {shown(folder)}")
+        raise InputError(
+            f"{shown(source_name(config.data.source))}: its classes are not those of {shown(folder)}"
+        )
     names = [name for name in DataConfig.model_fields if name not in NOT_SELECTING]
     if changed := [name for name in names if getattr(before.data, name) != getattr(config.data, name)]:
         raise InputError(

@@ -267,7 +267,7 @@ def describe_quick(found: dict[str, Any]) -> str:
     top1 = share(found["right"], found["images"])
     return (
         f"quick model: frozen features, right on {found['right']:,} of {found['images']:,} training pictures "
-        f"held out in turn: {top1.mean:.0f}% ({top1.low:.0f} to {top1.high:.0f})"
+        f"held out in turn: {top1.percent()}"
     )
 
 
@@ -290,28 +290,19 @@ def read_cross_validated(folder: Path) -> Scores | None:
     return None
 
 
-class First:
-    """What makes the first stage of a run."""
-
-    def __init__(self, plan: Plan[ClassifierConfig], group: Group) -> None:
-        self.plan, self.group = plan, group
-
-    def __call__(self, folder: Path) -> FeatureFit:
-        """The stage's work, in its folder below the run's."""
-        config = features_config(self.plan.config, len(self.plan.train))
-        return FeatureFit(replace(self.plan, config=config), folder, self.group)
+def first_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> FeatureFit:
+    """The first stage of a run, in its folder below the run's."""
+    config = features_config(plan.config, len(plan.train))
+    return FeatureFit(replace(plan, config=config), folder, group)
 
 
-class After(First):
-    """What makes the training after it: its class heads begin as that of the quick model."""
-
-    def __call__(self, folder: Path) -> Trainer:  # type: ignore[override]
-        """The stage's loop, in the run's folder."""
-        trainer = Trainer(self.plan, folder, self.group)
-        quick = find_quick(folder, trainer.device) if is_new(folder) else None
-        if quick is not None:
-            start_heads(trainer, quick)
-        return trainer
+def training_after(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Trainer:
+    """The training after it, in the run's folder: its class heads begin as that of the quick model."""
+    trainer = Trainer(plan, folder, group)
+    quick = find_quick(folder, trainer.device) if is_new(folder) else None
+    if quick is not None:
+        start_heads(trainer, quick)
+    return trainer
 
 
 @torch.no_grad()

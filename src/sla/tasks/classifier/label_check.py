@@ -7,6 +7,7 @@ from torch import Tensor
 
 from sla.backbones import find_weights
 from sla.datasets.entry import SPLIT_NAMES
+from sla.datasets.objects import source_name
 from sla.errors import InputError, shown
 from sla.extras import install_command
 from sla.images.content import dataset_keys, key_kind
@@ -47,7 +48,7 @@ def check_by_features(splits: Splits, progress: Progress = QUIET) -> LabelCheck:
     targets = torch.from_numpy(np.concatenate([part.targets for part in parts.values()]))
     held, logits = held_out_logits(torch.cat(found), targets, len(classes), progress)
     if not held.any():
-        raise InputError(f"{shown(splits.name)}: no class has two pictures to compare")
+        raise InputError(f"{shown(source_name(splits))}: no class has two pictures to compare")
     judged, start, row = [], 0, 0
     for name, part in parts.items():
         own = held[start : start + len(part)]

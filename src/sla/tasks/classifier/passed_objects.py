@@ -3,7 +3,6 @@
 import inspect
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -23,48 +22,55 @@ def settings_of(
     """The keys that these names or objects stand for, and the objects by role that keys cannot describe."""
     keys: dict[str, Any] = {}
     passed: dict[str, Any] = {}
-
-    def add(key: str, role: str, value: Any, kind: str) -> None:
-        if key in keys:
-            raise InputError(f"{kind} are given twice, by the method and by {role}=")
-        keys[key] = value if isinstance(value, str) else passed_name(role, value)
-        if not isinstance(value, str):
-            passed[role] = value
-
+    given = {"views": views, "criterion": criterion}
     if backbone is not None and not isinstance(backbone, str | nn.Module):
         raise InputError(f"a backbone is a name or a module, not {backbone!r}")
-    if backbone is not None:
-        add("model.backbone", "backbone", backbone, "backbones")
     if isinstance(method, str):
         keys["method.name"] = method
     elif method is not None:
         check_method(method)
         if not is_dataclass(type(method)):
             raise InputError(f"{type(method).__name__}: a method's class must be a frozen dataclass")
+        for role, value in _of_method(method).items():
+            if given[role] is not None:
+                raise InputError(f"{role} is given twice, by the method and by {role}=")
+            given[role] = value
         own = _method_keys(method)
         if not own:
             keys |= {"method.name": passed_name("method", method), "method.options": _options(method)[0]}
             passed["method"] = method
         keys |= own or {"method.head": method.head}
-        if any(each.name == "views" and each.init for each in fields(method)):
-            add("method.views", "views", _text_or_views(method.views), "views")
-        if method.criterion is not cross_entropy:
-            add("method.criterion", "criterion", method.criterion, "criteria")
-    if views is not None:
-        if not isinstance(views, str):
-            check_views(views)
-        add("method.views", "views", views if isinstance(views, str) else _text_or_views(views), "views")
-    if criterion is not None:
-        if not isinstance(criterion, str) and not callable(criterion):
-            raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
-        if not isinstance(criterion, str | type):
-            _check_signature(criterion)
-        add("method.criterion", "criterion", criterion, "criteria")
+    if given["views"] is not None:
+        given["views"] = _text_or_views(given["views"])
+    if given["criterion"] is not None:
+        _check_criterion(given["criterion"])
+    for role, value in {"backbone": backbone, **given}.items():
+        key = f"{'model' if role == 'backbone' else 'method'}.{role}"
+        if isinstance(value, str):
+            keys[key] = value
+        elif value is not None:
+            keys[key], passed[role] = passed_name(role, value), value
     return keys, passed
 
 
-def _check_signature(criterion: Callable[..., Any]) -> None:
-    """Refuse a criterion that cannot be called with two arguments, where that can be known."""
+def _of_method(method: Method) -> dict[str, Any]:
+    """The views and the criterion that a method was made with, where they are its own."""
+    found: dict[str, Any] = {}
+    if any(each.name == "views" and each.init for each in fields(method)):  # type: ignore[arg-type]
+        found["views"] = method.views
+    if method.criterion is not cross_entropy:
+        found["criterion"] = method.criterion
+    return found
+
+
+def _check_criterion(criterion: Any) -> None:
+    """Refuse what is no criterion; where that can be known, also what two arguments are wrong for."""
+    if isinstance(criterion, str):
+        return
+    if not callable(criterion):
+        raise InputError(f"a criterion is callable with logits and targets, not {criterion!r}")
+    if isinstance(criterion, type):
+        return
     try:
         inspect.signature(criterion).bind("logits", "target")
     except TypeError as error:
@@ -95,8 +101,11 @@ def _options(method: Method) -> tuple[dict[str, Any], list[str]]:
     return plain, others
 
 
-def _text_or_views(views: Views) -> str | Views:
+def _text_or_views(views: str | Views) -> str | Views:
     """The text of views, if that is all there is to them."""
+    if isinstance(views, str):
+        return views
+    check_views(views)
     text = text_of_views(views)
     return views if is_passed(text) else text
 

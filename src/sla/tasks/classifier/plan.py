@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sla.augment.mixing import parse_mix
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.objects import Objects
+from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
@@ -298,7 +298,9 @@ def _check_views(config: ClassifierConfig) -> None:
 def _check(config: ClassifierConfig, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
-        raise InputError(f"a classifier needs at least two classes; {config.data.source} has one")
+        raise InputError(
+            f"a classifier needs at least two classes; {source_name(config.data.source)} has one"
+        )
     batch, images = config.run.batch_size or 0, len(train)
     if batch > MOST_COPIES * images:
         raise InputError(

@@ -1,13 +1,14 @@
 """A classifier's run, opened: it predicts, evaluates and exports."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from sla.anytime import AGREEMENT, AnytimeRule
@@ -21,6 +22,7 @@ from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
 from sla.images.content import dataset_keys
+from sla.images.convert import USUAL_CHANNELS
 from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
@@ -46,7 +48,6 @@ from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlike import read_unlike
 
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
-SKIP_HINT = "`sla predict --on-bad-image skip` leaves such files out"
 
 
 class Run(OpenedRun[ClassifierConfig, Classifier]):
@@ -66,6 +67,15 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         self.model.anytime_rule = rule_at(self.anytime_rules)
         rules = (read_unlike(folder) for folder in self._same_checkpoints())
         self.unlike_rule = next((rule for rule in rules if rule is not None), None)
+
+    def __repr__(self) -> str:
+        said = f"{shown(self.folder)}, {self.config.method.name}, {self.checkpoint}"
+        found = self.result.get("accuracies", {}).get(self.checkpoint, {})
+        for split in ("test", "val"):
+            top1 = found.get(split, {}).get(self.headline, {}).get("top1")
+            if top1 is not None:
+                return f"<Run {said}: {top1:.1f}% on {split}, {self.headline}>"
+        return f"<Run {said}{'' if self.is_finished else ', unfinished'}>"
 
     @property
     def stage(self) -> str:  # type: ignore[override]
@@ -133,8 +143,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                     marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
                     count = self.result["images"][split]
                     found_share = share(round(scores["top1"] * count / 100), count)
-                    ends = f"{found_share.low:.1f} to {found_share.high:.1f}"
-                    numbers = (f"{scores['top1']:.2f}", ends, f"{scores['ece']:.1f}", *_groups(scores, grown))
+                    numbers = (
+                        f"{scores['top1']:.2f}",
+                        found_share.ends(),
+                        f"{scores['ece']:.1f}",
+                        *_groups(scores, grown),
+                    )
                     name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
                     rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
         views = self.result.get("view_accuracy")
@@ -175,16 +189,16 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """What a test image goes through before the model sees it."""
         return self.preprocessing.eval_pipeline()
 
-    def predict(
-        self, files: Sequence[Any] | np.ndarray | Tensor, inference: str | None = None, batch_size: int = 64
-    ) -> Prediction:
+    def predict(self, files: Any, inference: str | None = None, batch_size: int = 64) -> Prediction:
         """Class numbers, their `names` and calibrated probabilities of images, in their order.
 
         `unlike` marks those that are unlike all training images, where the run has a rule for that.
         files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
+        One path or one Pillow image is a list of one.
         """
         inference = inference or self.headline
         check_inference(inference, self.model.inferences)
+        files = _several(files, self.preprocessing.channels)
         if not len(files):
             return self._prediction(torch.zeros(0, self.model.num_classes))
         self.warn_if_unfinished()
@@ -205,7 +219,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 means=None if self.unlike_rule is None else self.unlike_rule.means,
             )
         except BadImageError as error:
-            raise BadImageError(error.path, error.reason, SKIP_HINT) from None
+            raise BadImageError(error.path, error.reason) from None  # no hint about datasets
         logits = outputs.logits[inference]
         probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
         return self._prediction(probabilities, outputs.distances)
@@ -261,6 +275,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset, ...
         `options`: inferences, batch_size, workers, and what: the name of the pass for `progress`.
         """
+        if not isinstance(progress, Progress):
+            raise InputError("labels go with their images: run.evaluate((X, y))")
         dataset = data if isinstance(data, Dataset) else self.dataset(data, progress=progress)
         dataset = same_classes(dataset, self.classes)
         return infer(self.model, dataset, self.pipeline, progress=progress, fast=True, **options)
@@ -325,7 +341,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         found = self.find_images(data, on_bad_image, progress)
         if found is None:
-            source = shown(self.config.data.source)
+            source = shown(source_name(self.config.data.source))
             raise InputError(
                 f"{source} has no test images, and none were held out: name the data to evaluate on"
             )
@@ -396,8 +412,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         trained = before.get("train")
         if before.get("val") != len(held) or trained not in (None, len(train)):
             raise InputError(
-                f"{shown(own.source)}: its images have changed since {shown(self.folder)} was trained, so "
-                "which were held out is not known: name other data, which the run has not seen"
+                f"{shown(source_name(own.source))}: its images have changed since {shown(self.folder)} was "
+                "trained, so which were held out is not known: name other data, which the run has not seen"
             )
         return FoundImages(held, VAL, notes)
 
@@ -447,6 +463,21 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         check_inference(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)
+
+
+def _several(files: Any, channels: int) -> Any:
+    """What `predict` takes as a sequence of images; refused if it is none, or an array that is one image."""
+    if isinstance(files, str | Path | Image.Image):
+        return [files]
+    is_sequence = hasattr(files, "__len__") and hasattr(files, "__getitem__")
+    shape = tuple(getattr(files, "shape", (0,)))
+    if not is_sequence or isinstance(files, bytes | Mapping) or not shape:
+        raise InputError(
+            f"images are paths, Pillow images, an array or a tensor (n, ...), not a {type(files).__name__}"
+        )
+    if len(shape) == 3 and (shape[-1] in USUAL_CHANNELS or (channels == shape[0] == 3)):
+        raise InputError(f"an array {shape}: one image is x[None], {shape[0]} grey images are x[:, None]")
+    return files
 
 
 def _groups(scores: dict[str, float], grown: bool) -> tuple[str, ...]:

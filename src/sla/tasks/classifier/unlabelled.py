@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sla.augment.pipelines import strengthen
+from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.content import dataset_keys
@@ -72,7 +73,10 @@ def add_unlabelled(
     data, run = plan.config.data, plan.config.run
     if data.unlabelled is None or not _learns(plan.config):
         return plan
-    source, own = shown(data.unlabelled), given is None and same_source(data.unlabelled, data.source)
+    source, own = (
+        shown(source_name(data.unlabelled)),
+        given is None and same_source(data.unlabelled, data.source),
+    )
     if own and plan.pool is not None:
         found: Dataset = _without_labels(plan.pool, plan)  # the rest of its own training images
     else:
