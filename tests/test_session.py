@@ -493,7 +493,7 @@ def test_fit_takes_images_in_memory_and_any_key(tmp_path):
     run = sla.fit(load("digits"), tmp_path / "in_memory", config=TINY, **more)
     assert run.result["accuracies"]["last"]["step"] == 3
     assert run.model.method.inferences == ("single",)
-    refused(r"did you mean 'run\.epochs'", sla.fit, "digits", tmp_path / "x", run__epoch=3)
+    refused(r"did you mean 'run__epochs'", sla.fit, "digits", tmp_path / "x", run__epoch=3)
 
 
 def test_fit_still_takes_callables_with_a_note(tmp_path):
