@@ -26,6 +26,8 @@ LINES = (
     Line("plain classifier", "views", "baseline-1", None, 1),
     Line("SLA, two views, one of them per step, aggregated", "views", "rot2-1", "baseline-1", 2),
     Line("SLA, four views, one of them per step, aggregated", "views", "k1-1", "baseline-1", 4),
+    Line("plain classifier, trained twice as long", "views", "baseline-2", None, 1),
+    Line("SLA, four views, one of them per step, aggregated", "views", "k1-2", "baseline-2", 4),
     Line("plain classifier, trained four times as long", "views", "baseline-4", None, 1),
     Line("SLA, four views, one of them per step, single", "rivals", "sla-single", "baseline", 1),
     Line("SLA, four views, one of them per step, aggregated", "views", "k1-4", "baseline-4", 4),
