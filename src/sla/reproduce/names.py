@@ -26,6 +26,7 @@ STUDIES = {  # not in the paper: studies.yaml
     "students": "Students in one pass: the winner, against the baseline of the same cost",
     "rivals": "Rivals of SLA at the same training cost",
     "capacity": "Capacity: the gain of joint labels against the width of the network",
+    "fast-pilots": "The fast recipe: its choices, on held-out images",
     "grow": "Growth: classes that come later, 20 and then 4 times 5",
     "semi": "Semi-supervised: few labels, and images without labels",
 }
