@@ -329,6 +329,18 @@ def test_a_recipe_for_pictures_of_another_size_says_what_happens_to_them(tmp_pat
     assert all(line.startswith(words) for line in told)
 
 
+def test_the_fast_recipe_has_a_method_of_its_own_and_fits_other_small_pictures(tmp_path):
+    own = with_recipe("fast", {}, {"data.source": "cifar10"})
+    assert (own["method"]["name"], own["method"]["views_per_step"]) == ("sla", 1)
+    assert (own["model"]["resolution"], own["augment"]) == (32, "crop(2), flip")
+    sla("train", "digits", "--recipe", "fast", "--iterations", 2, "--out", tmp_path / "run")
+    config = Run(tmp_path / "run").config
+    assert (config.method.name, config.model.backbone) == ("sla", "airbench")
+    assert (config.model.resolution, config.augment) == (8, "crop(1)")  # digits are not mirrored
+    assert config.model.options == {"in_channels": 1}
+    assert config.optimizer.schedule == "onecycle"
+
+
 def test_a_recipe_with_other_images_and_another_backbone(tmp_path):
     sizes = ("--set", "model.resolution=8", "--set", "data.stored_size=8", "--augment", "flip")
     words = ("--recipe", "cifar100_wrn", "--backbone", "convnet4", "--iterations", 2, *sizes)

@@ -11,8 +11,8 @@ LIKE = 1.5  # times the pixels per side, from which on pictures are of another s
 def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The tree of a file, its missing keys set by the recipe `cifar100` or `cifar100:small`.
 
-    Left out: of a classifier the method, which is the command's choice, and what does not fit the data, the
-    backbone or the length that the file or the options choose.
+    Left out: of a table its first row, for the method is the command's choice, and what does not fit the data,
+    the backbone or the length that the file or the options choose.
     """
     from sla.recipes.load import flatten, recipe, recipe_settings
     from sla.runs.config import BUDGETS
@@ -27,7 +27,8 @@ def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dic
     tree = {"task": task, **tree}
     chosen = flatten(tree) | options
     settings = recipe_settings(name, scale or "paper", chosen.get("data.source"))
-    unused = set(TASKS[task].config_class.not_from_recipes)
+    first = TASKS[task].config_class.first_of_table
+    unused = {key for key, value in first.items() if settings.get(key) == value}
     if chosen.get("model.backbone", settings["model.backbone"]) != settings["model.backbone"]:
         unused.add("model.options")
     if any(chosen.get(key) is not None for key in BUDGETS):

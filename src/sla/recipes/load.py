@@ -30,6 +30,7 @@ class Entry(BaseModel):
     version: int = Field(1, description="raised when a fix changes its numbers but not its settings")
     expected: str = Field("unknown", description="what the paper prints for it, in percent")
     extends: tuple[str, ...] = Field((), description="families whose settings come first, in this order")
+    own: tuple[str, ...] = Field((), description="more keys that are left out with other images")
     set: Settings = {}
     paper: Settings = {}
     small: Settings = {}
@@ -71,7 +72,8 @@ def recipe_settings(name: str, scale: str = "paper", data: str | None = None) ->
         for layer in layers:
             settings |= flatten(getattr(layer, part))
     if data is not None and data != settings["data.source"]:
-        settings = {key: value for key, value in settings.items() if key not in OWN_DATA}
+        left_out = {*OWN_DATA, *(key for layer in layers for key in layer.own)}
+        settings = {key: value for key, value in settings.items() if key not in left_out}
     return deepcopy(settings)
 
 

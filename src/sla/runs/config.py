@@ -154,7 +154,7 @@ class TrainingConfig(Part):
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
 
-    not_from_recipes: ClassVar[tuple[str, ...]] = ()  # keys of a recipe that `sla train` chooses itself
+    first_of_table: ClassVar[dict[str, str]] = {}  # values of recipes for which `sla train` has its own choice
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """Keys whose value is chosen when the run starts; a resumed run has already chosen."""

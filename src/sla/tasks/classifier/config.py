@@ -1,7 +1,7 @@
 """The configuration of a classifier run: the keys that only this task has."""
 
 import re
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import Field, create_model, field_validator
 
@@ -221,7 +221,7 @@ class GrowConfig(Part):
 class ClassifierConfig(TrainingConfig):
     """The whole tree of a classifier run."""
 
-    not_from_recipes = ("method.name",)
+    first_of_table: ClassVar[dict[str, str]] = {"method.name": "baseline"}
     task: Literal["classifier"] = Field("classifier", description="classifier, fewshot or simclr")
     data: DataConfig = DataConfig()
     method: MethodConfig = MethodConfig()
