@@ -117,7 +117,8 @@ def finished_run(tmp_path_factory):
     """A finished run of sla+sd on the digits; copy its folder before changing anything in it."""
     import sla
 
-    return sla.fit("digits", tmp_path_factory.mktemp("finished") / "digits", **TINY)
+    folder = tmp_path_factory.mktemp("finished") / "digits"
+    return sla.fit("digits", folder, method__name="sla+sd", **TINY)
 
 
 @pytest.fixture(scope="session")

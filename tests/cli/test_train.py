@@ -28,7 +28,7 @@ SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set",
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "digits"
-    sla("train", "digits", "--out", out, "--iterations", 12, *SMALL)
+    sla("train", "digits", "--out", out, "--iterations", 12, "--method", "sla+sd", *SMALL)
     return out
 
 
@@ -83,7 +83,7 @@ def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--verbose", *SMALL)
     assert "no page was written: no ink\n" in told
     assert "and no paper" not in told
-    assert "distilled *" in told
+    assert "aggregated *" in told
     assert (tmp_path / "run" / "result.json").is_file()
     assert not (tmp_path / "run" / "report.html").exists()
 
@@ -127,7 +127,7 @@ def test_compare_trains_the_other_method_on_the_same_images_and_resumes_what_was
     words = ("train", "digits", "--iterations", 2, "--compare", "baseline", *SMALL)
     told = sla(*words, "--out", tmp_path / "run")
     assert "baseline, last, test" in told
-    assert "sla+sd, last, test" in told
+    assert "sla, last, test" in told
     results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("run", "run-baseline")]
     assert results[0]["images"] == results[1]["images"]
     assert results[0]["seed"] == results[1]["seed"]
@@ -307,7 +307,7 @@ def test_a_recipe_is_overridden_by_file_options_and_set_in_this_order(tmp_path):
     assert (config.data.source, config.model.backbone) == ("digits", "convnet4")  # the recipe's
     assert (config.run.epochs, config.run.iterations, config.run.batch_size) == (2, 81, 32)  # the file's
     assert (config.run.seed, config.optimizer.momentum, config.augment) == (6, 0.5, "crop(1)")
-    assert config.method.name == "sla+sd"
+    assert (config.method.name, config.method.views_per_step, config.stages) == ("sla", 4, ("train",))
 
 
 @pytest.mark.parametrize(("edge", "warned"), [(96, True), (40, False)])

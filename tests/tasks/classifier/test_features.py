@@ -48,7 +48,8 @@ def quick_run(tmp_path_factory, tiny_settings, finished_run):
 @pytest.fixture(scope="module")
 def two_stage_run(tmp_path_factory, tiny_settings, finished_run):
     folder = tmp_path_factory.mktemp("staged") / "run"
-    return sla.fit("digits", folder, **quick_settings(tiny_settings, finished_run, stages="features, train"))
+    settings = {"stages": "features, train", "method__name": "sla+sd"}
+    return sla.fit("digits", folder, **quick_settings(tiny_settings, finished_run, **settings))
 
 
 def unit_features(run, dataset):
@@ -265,7 +266,11 @@ def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photogra
     assert (named.stages, named.method.name) == (("features", "train"), "sla")
     assert planned(photographs, stages="train").config.stages == ("train",)
     scratch = planned(photographs, model={"weights": "none"}).config
-    assert (scratch.stages, scratch.method.name) == (("train",), "sla+sd")
+    assert (scratch.stages, scratch.method.name, scratch.method.views_per_step) == (("train",), "sla", 1)
+    assert (
+        scratch.run.epochs
+        == 4 * planned(photographs, model={"weights": "none"}, method={"name": "sla"}).config.run.epochs
+    )
     assert not scratch.optimizer.fixed_norms
 
 

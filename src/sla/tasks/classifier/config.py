@@ -81,7 +81,7 @@ class DataConfig(SourceConfig):
 class MethodKeys(Part):
     """A registered method by its name, or your own."""
 
-    name: str = Field("sla+sd", description=f"{', '.join(METHODS)}, or package.module:Class")
+    name: str = Field("sla", description=f"{', '.join(METHODS)}, or package.module:Class")
     options: dict[str, Any] = Field(default_factory=dict, description="options of your own method")
     criterion: str | None = Field(None, description="package.module:Name instead of cross entropy")
     views: str = Field("rot4", description=f"{', '.join(view_names())}, products such as rot4*rgb3, or auto")

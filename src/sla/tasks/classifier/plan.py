@@ -46,7 +46,7 @@ from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, choose_strong
-from sla.views import check_view_0
+from sla.views import check_view_0, parse_views
 
 LEAST_STEPS = 2000
 MOST_COPIES = 10  # of an image in a batch
@@ -165,6 +165,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
         config = fill_missing(config, "data", stored_size=native)
         start = "from scratch" if config.model.weights == "none" else "from given weights"
         reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
+        config = _choose_method(config)
         # Grey tiny pictures are mostly characters: a mirrored one is another.
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
@@ -206,9 +207,18 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
 
 
 def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
-    """From published weights, joint labels without a student, which would cost as much again."""
-    given = "name" in config.method.model_fields_set
-    return config if given or config.model.weights != "pretrained" else override(config, "method", name="sla")
+    """SLA with one view per step, better at the same cost (`sla reproduce views`), or what is named."""
+    named = config.method.model_fields_set
+    if "name" in named or config.is_grown:
+        return config
+    config = override(config, "method", name="sla")
+    return config if "views_per_step" in named else override(config, "method", views_per_step=1)
+
+
+def _count_views(config: ClassifierConfig) -> int:
+    """Views of the method; 1 where it takes none, or where they are still to be chosen."""
+    part = config.method
+    return len(parse_views(part.views)) if takes_views(part.name) and part.views != AUTO else 1
 
 
 def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
@@ -232,9 +242,11 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     if tuned and "warmup" not in config.optimizer.model_fields_set:
         config = override(config, "optimizer", warmup=0.1)
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
-        # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
-        least = LEAST_STEPS * (config.run.batch_size or 1) / images
-        config = fill_missing(config, "run", epochs=20.0 if tuned else max(60.0, round(least, 1)))
+        # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle. Steps
+        # with some of the views cost less, so there are more of them.
+        least, views = LEAST_STEPS * (config.run.batch_size or 1) / images, _count_views(config)
+        times = max(views / (config.method.views_per_step or views), 1)
+        config = fill_missing(config, "run", epochs=20.0 if tuned else times * max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)
@@ -254,8 +266,10 @@ def choose_views_per_step(config: ClassifierConfig, reasons: list[str]) -> Class
         config = override(config, "method", views_per_step=1)
     elif config.model.weights != "none" and few is not None:
         config = fill_missing(config, "method", views_per_step=min(few, num_views))
+    config = fill_missing(config, "method", views_per_step=method.usual_views or num_views)
+    if (config.method.views_per_step or 0) < num_views:
         reasons.append(f"{config.method.views_per_step} of {num_views} views of each image in a step")
-    return fill_missing(config, "method", views_per_step=method.usual_views or num_views)
+    return config
 
 
 def _check_views(config: ClassifierConfig) -> None:
