@@ -103,7 +103,7 @@ class Dataset:
             raise InputError(f"labels run from {low} to {high} but there are {len(self.classes)} classes")
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self.rows)
 
     @property
     def num_classes(self) -> int:

@@ -43,16 +43,15 @@ from sla.tasks.classifier.unlike import (
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
-class Evaluated(NamedTuple):
-    """Of a checkpoint: scores by split and kind of inference, temperatures fitted on held-out images."""
+class Judged(NamedTuple):
+    """A checkpoint, and what was chosen of it on held-out images: test images have not been seen yet."""
 
-    scores: dict[str, dict[str, dict[str, float]]]
+    checkpoint: str
+    weights: Path
+    model: Classifier  # with its rule for anytime inference
     temperatures: dict[str, float]
     intervals: dict[str, Sequence[float]]  # 95%, of the temperatures
-    view_accuracy: dict[str, Any] | None
-    anytime: list[AnytimeRule]  # calibrated on held-out images too
-    headline: str
-    one_pass: str
+    anytime: list[AnytimeRule]
     held_out: Outputs | None
 
 
@@ -62,20 +61,28 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"testing on {said} images")
-    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
+    judged = evaluate_checkpoints(trainer.folder, partial(_judge, trainer, progress, {}))
     quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
     if quick is not None:
-        found[FEATURES] = step_of(quick), _evaluate(trainer, progress, {}, FEATURES, quick / WEIGHTS)
-        chosen = _choose({name: one for name, (_, one) in found.items()}, progress)
+        judged[FEATURES] = step_of(quick), _judge(trainer, progress, {}, FEATURES, quick / WEIGHTS)
+        chosen = _choose({name: one for name, (_, one) in judged.items()}, progress)
+    # From here on nothing is chosen.
+    scores: dict[str, dict[str, Any]] = {}
+    taught: dict[str, dict[str, Tensor]] = {}
+    for name, (step, one) in judged.items():
+        same = next((known for known in scores if judged[known][1] is one), None)
+        scores[name] = scores[same] if same else {"step": step, **_score(trainer, progress, taught, one)}
+    _say_uncalibrated({name: one for name, (_, one) in judged.items()}, progress)
+    found = {name: one for name, (_, one) in judged.items()}
     return {
         "headline": trainer.model.method.headline,
-        "accuracies": {name: {"step": step, **one.scores} for name, (step, one) in found.items()},
-        "temperatures": {name: one.temperatures for name, (_, one) in found.items() if one.temperatures},
-        "temperature_intervals": {name: one.intervals for name, (_, one) in found.items() if one.intervals},
+        "accuracies": scores,
+        "temperatures": {name: one.temperatures for name, one in found.items() if one.temperatures},
+        "temperature_intervals": {name: one.intervals for name, one in found.items() if one.intervals},
         "anytime": {
-            name: [rule.to_dict() for rule in one.anytime] for name, (_, one) in found.items() if one.anytime
+            name: [rule.to_dict() for rule in one.anytime] for name, one in found.items() if one.anytime
         },
-        "view_accuracy": found["last"][1].view_accuracy,
+        "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
         **({} if chosen is None else {"chosen": chosen}),
         **({"grown": trainer.about()} if isinstance(trainer, Grower) else {}),
         **_cross_validation(quick or trainer.folder / "checkpoint"),
@@ -87,68 +94,98 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             **({} if plan.unlabelled is None else {"unlabelled": len(plan.unlabelled)}),
         },
         "train_counts": plan.train.counts().tolist(),
-        "cost": _with_quick(_cost(trainer, found["last"][1]), trainer, quick),
+        "cost": _with_quick(_cost(trainer, scores["last"]), trainer, quick),
         **describe_origin(),
     }
 
 
-def _evaluate(
+def _judge(
     trainer: Trainer,
     progress: Progress,
-    taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
+    taught: dict[str, dict[str, Tensor]],
     checkpoint: str,
     weights: Path,
-) -> Evaluated:
+) -> Judged:
+    """Temperatures and rules of a checkpoint, from the held-out images."""
     model = load(weights, trainer.device)
     fitted = model.about.get("cross_validation", {})  # on more images than were held out
     temperatures, intervals = _cross_validated_temperature(model.method.headline, fitted)
-    pipeline, held_out = read_preprocessing(model.about).eval_pipeline(), None
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    rules: list[AnytimeRule] = []
-    workers = trainer.config.data.workers or 0
-    means = _class_means(trainer, model, pipeline, progress)
-    for name, dataset in (("val", trainer.plan.val), ("test", trainer.plan.test)):
-        if dataset is None:
+    if trainer.plan.val is None:
+        return Judged(checkpoint, weights, model, temperatures, intervals, [], None)
+    means = _class_means(trainer, model, _pipeline(model), progress)
+    outputs = _infer(trainer, progress, taught, (checkpoint, model), "val", means)
+    rules = find_rules(outputs)
+    model.anytime_rule = rule_at(rules)
+    if model.anytime_rule is not None:
+        outputs = outputs.add_anytime(model.anytime_rule)
+    if outputs.distances is not None and means is not None:
+        rule = calibrate_unlike(means, outputs.distances)
+        assert rule is not None
+        write_unlike(weights.parent, rule)
+    if "temperature" not in fitted:
+        temperatures = {
+            inference: cautious_temperature(logits, outputs.targets)
+            for inference, logits in outputs.logits.items()
+        }
+        intervals = {
+            inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
+            for inference, value in temperatures.items()
+        }
+    return Judged(checkpoint, weights, model, temperatures, intervals, rules, outputs)
+
+
+def _score(
+    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: Judged
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores by split and kind of inference, written beside the weights too."""
+    found = {}
+    for name in ("val", "test"):
+        outputs = judged.held_out
+        if name == "test":
+            seen = judged.checkpoint, judged.model
+            outputs = _infer(trainer, progress, taught, seen, name) if trainer.plan.test is not None else None
+        if outputs is None:
             continue
-        passing: dict[str, Any] = {"workers": workers, "progress": progress}
-        passing["what"] = f"{checkpoint} checkpoint on {name}"
-        held = name == "val"
-        outputs = infer(model, dataset, pipeline, by_view=held, means=means if held else None, **passing)
-        if trainer.teacher is not None and checkpoint != FEATURES:
-            taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
-            # "distilled" is the student, also where its teacher has one of its own.
-            outputs = replace(outputs, logits=taught[name] | outputs.logits)
-        if name == "val":
-            rules = find_rules(outputs)
-            model.anytime_rule = rule_at(rules)
-            if model.anytime_rule is not None:
-                outputs = outputs.add_anytime(model.anytime_rule)
-            held_out = outputs
-            if outputs.distances is not None and means is not None:
-                rule = calibrate_unlike(means, outputs.distances)
-                assert rule is not None
-                write_unlike(weights.parent, rule)
-            if "temperature" not in fitted:
-                temperatures = {
-                    inference: cautious_temperature(logits, outputs.targets)
-                    for inference, logits in outputs.logits.items()
-                }
-                intervals = {
-                    inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
-                    for inference, value in temperatures.items()
-                }
-        scores[name] = outputs.scores(temperatures)
+        found[name] = outputs.scores(judged.temperatures)
         if isinstance(trainer, Grower):
             groups = outputs.group_scores(trainer.old_classes)
-            scores[name] = {inference: one | groups[inference] for inference, one in scores[name].items()}
+            found[name] = {inference: one | groups[inference] for inference, one in found[name].items()}
         assert outputs.keys is not None
-        write_scores(scores_file(weights.parent, name), Scores(outputs.logits, outputs.keys))
-    if failed := [inference for inference, value in temperatures.items() if at_limit(value)]:
-        limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
-        progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
-    views = _view_accuracy(trainer, model, scores) if checkpoint == "last" else None
-    kinds = model.method.headline, model.method.one_pass
-    return Evaluated(scores, temperatures, intervals, views, rules, *kinds, held_out)
+        write_scores(scores_file(judged.weights.parent, name), Scores(outputs.logits, outputs.keys))
+    return found
+
+
+def _infer(
+    trainer: Trainer,
+    progress: Progress,
+    taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
+    seen: tuple[str, Classifier],
+    name: str,
+    means: Tensor | None = None,
+) -> Outputs:
+    """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
+    (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
+    assert dataset is not None
+    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
+    passing["what"] = f"{checkpoint} checkpoint on {name}"
+    outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
+    if trainer.teacher is not None and checkpoint != FEATURES:
+        taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
+        # "distilled" is the student, also where its teacher has one of its own.
+        outputs = replace(outputs, logits=taught[name] | outputs.logits)
+    return outputs
+
+
+def _pipeline(model: Classifier) -> Pipeline:
+    return read_preprocessing(model.about).eval_pipeline()
+
+
+def _say_uncalibrated(found: dict[str, Judged], progress: Progress) -> None:
+    for checkpoint, one in found.items():
+        failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
+        if failed and checkpoint == one.checkpoint:
+            limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
+            progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
 
 
 def _cross_validated_temperature(
@@ -183,17 +220,19 @@ def _run_folder(trainer: Trainer) -> Path:
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
-def _choose(found: dict[str, Evaluated], progress: Progress) -> dict[str, Any]:
+def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
     """The model that answers by default, by the held-out images; said in a few lines."""
     held = found["last"].held_out
     if held is None:
         progress.message("nothing was held out to compare with the quick model: predict uses the trained one")
-        return {"checkpoint": "last", "inference": found["last"].one_pass, "why": "nothing was held out"}
+        one_pass = found["last"].model.method.one_pass
+        return {"checkpoint": "last", "inference": one_pass, "why": "nothing was held out"}
     candidates = {}
     for name, one in found.items():
         if one.held_out is not None and (name != "best" or one is not found["last"]):
             logits, at = one.held_out.logits, one.temperatures
-            inferences = (one.one_pass, one.headline)  # of equal ones, one pass is enough
+            method = one.model.method
+            inferences = (method.one_pass, method.headline)  # of equal ones, one pass is enough
             own = [Candidate(each, logits[each], at.get(each, 1.0)) for each in inferences]
             candidates[name] = max(own, key=lambda each: each.likelihood(held.targets))
     chosen, lines = choose_model(candidates, held.targets)
@@ -247,7 +286,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     return {**found.summary(), "on": name, "advice": advise(found, learnt=learnt)}
 
 
-def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
+def _cost(trainer: Trainer, last: dict[str, Any]) -> dict[str, Any]:
     method, count = trainer.model.method, trainer.config.method.views_per_step
     views = min(count or len(method.views), len(method.views))
     seen = trainer.position.taken * trainer.batch_size * views
@@ -257,7 +296,7 @@ def _cost(trainer: Trainer, last: Evaluated) -> dict[str, Any]:
     if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
         passes = step_passes(trainer.config) * trainer.position.taken
         cost["training_flop"] = forward_flop(trainer.config, trainer.model) * passes
-    scores = last.scores.get("test") or last.scores.get("val") or {}
+    scores = last.get("test") or last.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
