@@ -36,7 +36,8 @@ KINDS = {
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     """A run whose weights others start from."""
-    return train(make_config(TINY | {"method": {"name": "baseline"}}), tmp_path_factory.mktemp("first") / "run")
+    folder = tmp_path_factory.mktemp("first") / "run"
+    return train(make_config(TINY | {"method": {"name": "baseline"}}), folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
