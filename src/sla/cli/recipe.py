@@ -11,7 +11,7 @@ LIKE = 1.5  # times the pixels per side, from which on pictures are of another s
 def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The tree of a file, its missing keys set by the recipe `cifar100` or `cifar100:small`.
 
-    Left out: the method of a table's first row, which is the command's choice, and what does not fit the data,
+    Left out: the method of a table's first row, the command's choice, and what does not fit the data,
     the backbone or the length that the file or the options choose.
     """
     from sla.recipes.load import flatten, recipe, recipe_settings
