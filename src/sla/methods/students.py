@@ -47,16 +47,14 @@ class TaughtSLA(SLA, ABC):
             views = torch.arange(num_views, device=features.device).expand(len(features) // num_views, -1)
         teacher = self.answers(joint_logits.detach(), views, context)
         images, places = (views == 0).nonzero(as_tuple=True)
-        plain = features[images * count + places]
-        student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
+        student_logits = heads["plain"](features[images * count + places])
         if len(images):
             distillation = teacher_loss(teacher[images], student_logits, self.temperature)
             student = apply_criterion(self.criterion, student_logits, _take(target, images))
         else:
             distillation = student = student_logits.sum()  # 0, with the head in the graph
-        weight = 1.0 if self._student_learns(context) else 0.0
         return {
-            "loss": joint + weight * (distillation + self.beta * student),
+            "loss": joint + (distillation + self.beta * student),
             "joint": joint.detach(),
             "distillation": distillation.detach(),
             "student": student.detach(),
