@@ -11,8 +11,8 @@ LIKE = 1.5  # times the pixels per side, from which on pictures are of another s
 def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The tree of a file, its missing keys set by the recipe `cifar100` or `cifar100:small`.
 
-    Left out: of a table its first row, for the method is the command's choice, and what does not fit the data,
-    the backbone or the length that the file or the options choose.
+    Left out: of a table its first row, for the method is the command's choice, and what does not fit the
+    data, the backbone or the length that the file or the options choose.
     """
     from sla.recipes.load import flatten, recipe, recipe_settings
     from sla.runs.config import BUDGETS

@@ -154,7 +154,7 @@ class TrainingConfig(Part):
     optimizer: OptimizerConfig = OptimizerConfig()
     run: LoopConfig = LoopConfig()
 
-    first_of_table: ClassVar[dict[str, str]] = {}  # values of recipes for which `sla train` has its own choice
+    first_of_table: ClassVar[dict[str, str]] = {}  # values of recipes that `sla train` chooses itself
 
     def chosen_at_start(self) -> tuple[str, ...]:
         """Keys whose value is chosen when the run starts; a resumed run has already chosen."""

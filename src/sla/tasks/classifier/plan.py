@@ -242,8 +242,8 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     if tuned and "warmup" not in config.optimizer.model_fields_set:
         config = override(config, "optimizer", warmup=0.1)
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
-        # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle. Steps
-        # with some of the views cost less, so there are more of them.
+        # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
+        # Steps with some of the views cost less, so there are more of them.
         least, views = LEAST_STEPS * (config.run.batch_size or 1) / images, _count_views(config)
         times = max(views / (config.method.views_per_step or views), 1)
         config = fill_missing(config, "run", epochs=20.0 if tuned else times * max(60.0, round(least, 1)))
