@@ -6,8 +6,8 @@ What stays outside, and why:
 - The SVM's Cholesky factorisation waits on a GPU for its error code, once per Newton step, though not here:
   a kernel without a solution must be reported, not trained on. On the CPU its search ends early; elsewhere
   it takes all its steps, of which those after the end change nothing.
-- The students of sla+memory and sla+ema learn from the images of a step that were drawn in view 0: how many
-  these are is known on the host alone.
+- The student of sla+memory learns from the images of a step that were drawn in view 0: how many these are is
+  known on the host alone.
 - Loaders, metrics and checkpoints read values by their purpose, once per row of metrics or checkpoint.
 """
 
@@ -67,7 +67,7 @@ def test_a_wait_is_an_error_here():
         on_meta(2) + torch.ones(2)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("sla+memory", "sla+ema")])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "sla+memory"])
 @pytest.mark.parametrize("kind", ["hard", "mixed", "one lam"])
 @pytest.mark.parametrize("chosen", [False, True])
 def test_a_training_step_of_every_method(name, kind, chosen, monkeypatch):

@@ -2,14 +2,18 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import sla
+from refusals import refused
 from sla.errors import SLAWarning
+from sla.model_file import read_model_file, write_model_file
 from sla.runs.config import read_config
 from sla.session import train
 from sla.tasks.registry import make_config
@@ -61,3 +65,34 @@ def test_its_configuration_trains_the_same_model_again(name, tmp_path):
     assert first.keys() == second.keys()
     for key, value in first.items():
         torch.testing.assert_close(second[key], value, rtol=1e-2, atol=1e-3)
+
+
+def with_method(folder, **values):
+    """A copy of the recorded student's run, with these values of its method in all its files; its weights."""
+    shutil.copytree(RECORDED / "distilled", folder)
+    tree = read_config(folder / "config.yaml")
+    tree["method"] |= values
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    weights = next(folder.glob("checkpoint/last-*/weights.safetensors"))
+    described, tensors = read_model_file(weights, "a classifier")
+    described["method"] |= values
+    write_model_file(weights, tensors, described)
+    return weights
+
+
+def test_removed_options_at_their_defaults_change_nothing(tmp_path):
+    with_method(tmp_path / "old", stop_gradient=False, student_from=0.0)
+    images = torch.rand(4, 1, 8, 8)
+    old, new = (sla.open_run(folder).model(images) for folder in (tmp_path / "old", RECORDED / "distilled"))
+    assert torch.equal(old, new)
+    assert sla.open_run(tmp_path / "old").config == sla.open_run(RECORDED / "distilled").config
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("stop_gradient", True), ("student_from", 0.5), ("name", "sla+ema")]
+)
+def test_what_was_removed_is_refused_in_one_line(name, value, tmp_path):
+    weights = with_method(tmp_path / "old", **{name: value})
+    said = f"{value if name == 'name' else name}' no longer exists"
+    refused(said, sla.open_run, tmp_path / "old")
+    refused(said, sla.load, weights)

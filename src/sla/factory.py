@@ -15,6 +15,7 @@ from sla.classifier import Classifier
 from sla.errors import InputError, MissingExtraError
 from sla.heads import check_device
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
+from sla.methods.removed import drop_removed
 from sla.model_file import read_model_file, write_model_file
 from sla.plugins import import_plugin, is_passed, name_of, passed_name, passing
 from sla.views import Views, check_views, parse_views
@@ -225,7 +226,7 @@ def restore_method(described: dict[str, Any]) -> Method:
     arguments = {key: value for key, value in described.items() if key not in ("name", "views")}
     if takes_views(described["name"]):
         arguments["views"] = parse_views(described["views"])
-    return kind(**arguments)
+    return kind(**drop_removed(arguments, [each.name for each in fields(kind)]))  # type: ignore[arg-type]
 
 
 def text_of_views(views: Views) -> str:

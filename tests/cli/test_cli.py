@@ -151,7 +151,7 @@ def completed(words):
 def test_a_shell_completes_commands_options_and_names():
     assert completed("sla tr") == ["train"]
     assert completed("sla train --mi") == ["--mix", "--minutes"]
-    assert completed("sla train --method sla+") == ["sla+sd", "sla+ema", "sla+memory"]
+    assert completed("sla train --method sla+") == ["sla+sd", "sla+memory"]
     script = asked_by_bash(_SLA_COMPLETE="source_bash")
     assert "complete -o default -F _sla_completion sla" in script  # files where nothing else fits
     assert "--install-completion" in CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output

@@ -27,6 +27,8 @@ def test_rows_and_columns_are_named_and_a_document_lies_beside_its_table(folder,
     said = stopped(0, "reproduce", "table6", "--list")
     assert "--rows\tprotonet-ag\tProtoNet + SLA+AG\t" in said
     assert "--columns\tfc100-1\tFC100, 1-shot" in said
+    said = stopped(0, "reproduce", "student-pilots", "--list")
+    assert "--rows\tlate\tstudent in the last third, 4 C\tit is no longer in the code" in said
     (tmp_path / "runs.csv").write_text((folder / "runs.csv").read_text().replace(",smoke,", ",small,"))
     said = stopped(0, "reproduce", "render", "--out", tmp_path)
     assert (tmp_path / "results.md").is_file()

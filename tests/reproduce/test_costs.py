@@ -52,14 +52,14 @@ def test_a_finished_run_takes_what_it_took(small_networks):
     assert seconds_of(runs, rate, done) == pytest.approx(without + 3.0)
 
 
-def test_views_per_step_and_teachers_passes_are_counted(small_networks):
+def test_views_per_step_are_counted(small_networks):
     (row,) = runs_of("table1", "small", seeds=1)[:1]
     base = dict(row.settings)
     ratio = {
         name: flop_of(base | {"method.name": name} | more) / flop_of(base)
-        for name, more in [("lorot", {}), ("sla", {}), ("sla+ema", {"method.views_per_step": 1})]
+        for name, more in [("lorot", {}), ("sla", {}), ("sla+memory", {"method.views_per_step": 2})]
     }
-    assert ratio == pytest.approx({"lorot": 1, "sla": 4, "sla+ema": 1 + 4 / 3})
+    assert ratio == pytest.approx({"lorot": 1, "sla": 4, "sla+memory": 2})
 
 
 @pytest.mark.parametrize(

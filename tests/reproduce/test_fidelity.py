@@ -256,7 +256,7 @@ def test_heads(cell):
     method, classes, count = config.method.name, facts.classes, len(parse_views(config.method.views))
     joint = {classes * count}
     expected = {"mt": {classes, count}, "sla": joint, "lorot": {classes, 16}}
-    expected |= dict.fromkeys(("sla+sd", "sla+memory", "sla+ema"), joint | {classes})
+    expected |= dict.fromkeys(("sla+sd", "sla+memory"), joint | {classes})
     assert {head.weight.shape[0] for head in model.heads.values()} == expected.get(method, {classes})
 
 

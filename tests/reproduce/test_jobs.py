@@ -81,6 +81,7 @@ def test_a_row_after_pre_training_is_trained_as_the_one_without():
         (("table1", "small", 1, ["sla-ai"]), "did you mean 'sla-si'"),
         (("table1", "small", 1, [], ["cifar1"]), "no column 'cifar1', did you mean 'cifar10'"),
         (("table6", "small", 1, ["maml"]), "it is not implemented here"),
+        (("student-pilots", "small", 1, ["late"]), "row 'late' cannot be run: it is no longer in the code"),
     ],
 )
 def test_unknown_names_are_refused(arguments, said):

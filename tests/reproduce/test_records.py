@@ -130,5 +130,24 @@ def test_every_committed_row_is_a_job_of_the_paper():
     from sla.reproduce.jobs import cells_of, jobs_of
     from sla.reproduce.names import EXPERIMENTS
 
-    keys = {job.key for name in EXPERIMENTS for job in jobs_of(cells_of(name, "small", 3))}
-    assert set(read_records(COMMITTED)) <= keys
+    cells = [cell for name in EXPERIMENTS for cell in cells_of(name, "small", 3, removed=True)]
+    assert set(read_records(COMMITTED)) <= {job.key for job in jobs_of(cells)}
+
+
+def test_what_was_removed_from_the_code_is_shown_from_its_records_alone():
+    """No run of it is asked for, and each has a recorded number, which nothing could make again."""
+    from sla.reproduce.costs import runs_of
+    from sla.reproduce.jobs import cells_of
+    from sla.reproduce.paper import experiment
+    from sla.reproduce.render import render
+
+    can_run = cells_of("student-pilots", "small", 1)
+    gone = [cell for cell in cells_of("student-pilots", "small", 1, removed=True) if cell not in can_run]
+    assert [cell.row for cell in gone] == ["stop", "late", "averaged"]
+    asked, known = {job.key for job in runs_of("student-pilots", "small", 1)}, read_records(COMMITTED)
+    markdown, page = render({cell.job.key: known[cell.job.key] for cell in gone})
+    for cell in gone:
+        assert cell.job.key not in asked
+        row, number = experiment("student-pilots").rows[cell.row], known[cell.job.key].score(cell.score)
+        assert f"{row.label} (removed from the code) | {number:.2f} | 1 |" in markdown
+    assert page.count("(removed from the code)") == 3

@@ -6,7 +6,6 @@ METHODS = (
     "mt",
     "sla",
     "sla+sd",
-    "sla+ema",
     "distilled",
     "features",
     "lorot",

@@ -169,11 +169,11 @@ def _words(text: str | None) -> list[str]:
 
 def _list_names(name: str) -> None:
     from sla.cli.display import print_table
-    from sla.reproduce.jobs import NOT_RUN
+    from sla.reproduce.jobs import why_not_run
     from sla.reproduce.paper import experiment
 
     table = experiment(name)
-    rows = [("--rows", word, row.label, NOT_RUN.get(row.kind, "")) for word, row in table.rows.items()]
+    rows = [("--rows", word, row.label, why_not_run(row)) for word, row in table.rows.items()]
     rows += [("--columns", word, column.label, "") for word, column in table.columns.items()]
     print_table(None, rows)
 

@@ -4,7 +4,10 @@ A method is declared once, in a file of this package: `register_method` names it
 options. The configuration, the command line, plans, model files and costs are derived from that.
 """
 
-from sla.methods.averaged import AveragedSLA
+# Names are listed in the order of registration: the paper's first.
+from sla.methods.paper import SLA, Baseline, DataAugmentation, MultiTask
+
+# isort: split
 from sla.methods.base import (
     METHODS,
     NO_CONTEXT,
@@ -24,14 +27,12 @@ from sla.methods.base import (
 from sla.methods.distilled import Distilled
 from sla.methods.features import Features
 from sla.methods.lorot import LoRot
-from sla.methods.paper import SLA, Baseline, DataAugmentation, MultiTask
 from sla.methods.remembered import RememberedSLA
 
 __all__ = [
     "METHODS",
     "NO_CONTEXT",
     "SLA",
-    "AveragedSLA",
     "Baseline",
     "Before",
     "DataAugmentation",

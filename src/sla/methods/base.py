@@ -11,6 +11,7 @@ from sla.errors import InputError, nearest
 from sla.heads import JointHead, PlainHead
 from sla.inference import average_views
 from sla.labels import Target
+from sla.methods.removed import refuse_removed
 from sla.plugins import import_plugin, is_plugin_name
 from sla.renamed import warn_renamed
 from sla.views import Rotation, Views, check_views, expand_views, take_views
@@ -89,9 +90,6 @@ class Method:
     least_views: int = 1  # views per image and step, at least; from 2 on, the first is the unchanged image
     finetuning_views: int | None = None  # views per image and step with pretrained weights; None for all
     usual_views: int | None = None  # views per image and step by default; None for all
-    averaged_teacher: bool = (
-        False  # whether `context.teacher` is the aggregated answer of the averaged weights
-    )
     one_pass: str = "single"  # the best inference with one pass per image
     unlabelled_parts: tuple[str, ...] = ()  # of the loss of images without labels; none: it cannot use them
     wants_answers: bool = False  # whether that loss needs `Unlabelled.answers`
@@ -232,6 +230,7 @@ def find_method(name: str) -> Declared:
     """The class behind a name: a registered one, or your own `package.module:Class`."""
     if name in METHODS:
         return METHODS[name]
+    refuse_removed(name)
     if not is_plugin_name(name):
         raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}, or package.module:Class")
     found = import_plugin(name)

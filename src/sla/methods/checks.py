@@ -43,7 +43,7 @@ def create_memory(method: Method, num_images: int, num_classes: int) -> nn.Modul
 
 def refuse_teacher(method: Method, where: str) -> None:
     """Raise an error for a method that learns from a teacher, which only `sla.fit` has."""
-    if method.averaged_teacher or isinstance(method, Distilled):
+    if isinstance(method, Distilled):
         raise InputError(
             f"{type(method).__name__} learns from a teacher, which {where} does not have: sla.fit trains it, "
             "or take sla+sd"

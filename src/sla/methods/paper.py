@@ -122,8 +122,6 @@ class SLA(JointUnlabelled):
         distill: train a student on the aggregated prediction, for inference in one pass.
         beta: weight of the student's own cross entropy.
         temperature: of the distillation.
-        stop_gradient: the student learns from the features without changing them.
-        student_from: fraction of the run after which the student's terms begin.
         view_reduction: "mean" over the views of an image, or their "sum".
         criterion: `(logits, target) -> loss`, for the joint labels and for the student.
         head: "linear" or "cosine".
@@ -134,8 +132,6 @@ class SLA(JointUnlabelled):
     distill: bool = False
     beta: float = option(1.0, "weight of the student's own cross entropy", ge=0)
     temperature: float = option(1.0, "temperature of the distillation", gt=0)
-    stop_gradient: bool = option(False, "the student's gradient stops at the features")
-    student_from: float = option(0.0, "fraction of the run after which the student learns", ge=0, lt=1)
     view_reduction: Literal["mean", "sum"] = option("mean", "joint loss over the views: mean or sum")
     criterion: Criterion = cross_entropy
     head: str = "linear"
@@ -151,8 +147,6 @@ class SLA(JointUnlabelled):
         if not (0 < self.temperature < math.inf and 0 <= self.beta < math.inf):
             given = f"{self.temperature} and {self.beta}"
             raise InputError(f"temperature must be above 0 and beta at least 0, not {given}")
-        if not 0 <= self.student_from < 1:
-            raise InputError(f"student_from must be at least 0 and below 1, not {self.student_from}")
         self.check_unlabelled()
 
     @property
@@ -210,15 +204,11 @@ class SLA(JointUnlabelled):
             return {"loss": joint, "joint": joint.detach(), "output": output}
         if views is not None and is_readable(views) and views[:, 0].any():
             raise InputError("distillation needs the plain image: view 0 first among the views of each image")
-        plain = features[::count]
-        student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
+        student_logits = heads["plain"](features[::count])
         distillation = distillation_loss(logits, student_logits, num_views, self.temperature, views)
         student = apply_criterion(self.criterion, student_logits, target)
-        loss = joint + distillation + self.beta * student
-        if not self._student_learns(context):
-            loss = joint + 0.0 * (distillation + student)  # its head stays in the graph
         return {
-            "loss": loss,
+            "loss": joint + distillation + self.beta * student,
             "joint": joint.detach(),
             "distillation": distillation.detach(),
             "student": student.detach(),
@@ -238,30 +228,16 @@ class SLA(JointUnlabelled):
                 if more.views is None
                 else self.classify_views(heads, features, more.views).mean(1)
             )
-        plain = features[:: len(features) // len(more.images)]
-        student_logits = heads["plain"](plain.detach() if self.stop_gradient else plain)
+        student_logits = heads["plain"](features[:: len(features) // len(more.images)])
         distillation = teacher_loss(answers, student_logits, self.temperature)
-        weight = 1.0 if self._student_learns(context) else 0.0
         return losses | {
-            "loss": losses["loss"] + weight * distillation,
+            "loss": losses["loss"] + distillation,
             "unlabelled_distillation": distillation.detach(),
         }
 
     @property
     def _teaches_unlabelled(self) -> bool:
         return self.distill
-
-    def growing_logits(self, heads: nn.ModuleDict, features: Tensor) -> dict[str, Tensor]:
-        """Of the joint head and of the student, where its gradient stops if it does in training."""
-        found = super().growing_logits(heads, features)
-        if self.distill and self.stop_gradient:
-            found["plain"] = heads["plain"](features.detach())
-        return found
-
-    def _student_learns(self, context: StepContext) -> bool:
-        if self.student_from and not context.steps:
-            raise InputError("student_from is a fraction of the run: StepContext(step=..., steps=...)")
-        return context.step >= self.student_from * context.steps
 
     def classify(self, heads: nn.ModuleDict, features: Tensor, inference: str) -> Tensor:
         """The student's logits, or the joint head's block of view 0."""

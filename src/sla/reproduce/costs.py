@@ -153,8 +153,7 @@ def flop_of(settings: Settings) -> float:
     passes = (1 + BACKWARD) * images_of(settings)
     if not {"episodes.way", "method.projection"} & settings.keys():  # answers from all views, forward only
         method = _method(settings)
-        answered = settings["run.batch_size"] if method.averaged_teacher else 0
-        answered += _unlabelled(settings) if method.wants_answers else 0
+        answered = _unlabelled(settings) if method.wants_answers else 0
         passes += _steps(settings) * answered * len(method.views)
     return float(_forward_of(settings) * passes)
 

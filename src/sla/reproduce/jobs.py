@@ -17,6 +17,7 @@ GROWTHS = 4  # times that a run grows, each time by a quarter of its first class
 STAGED = ("distil", "grow")  # kinds of rows whose run starts from another one, with settings of their own
 WITH_MEMBERS = (*STAGED, "finetune")  # kinds that train from what their members trained
 NOT_RUN = {"not-run": "it is not implemented here"}  # kinds of row, and why
+REMOVED = "it is no longer in the code"
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,23 @@ def content_key(kind: str, settings: Mapping[str, Any], seed: int, members: Sequ
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
+def why_not_run(row: Row) -> str:
+    """Why a row cannot be run; empty if it can."""
+    return REMOVED if row.removed else NOT_RUN.get(row.kind, "")
+
+
 def cells_of(
-    name: str, scale: str, seeds: int = 3, rows: Iterable[str] = (), columns: Iterable[str] = ()
+    name: str,
+    scale: str,
+    seeds: int = 3,
+    rows: Iterable[str] = (),
+    columns: Iterable[str] = (),
+    removed: bool = False,
 ) -> list[Cell]:
-    """Every cell of a table that can be run: rows x columns (all, or those named) x seeds 0, 1, ..."""
+    """Every cell of a table that can be run: rows x columns (all, or those named) x seeds 0, 1, ...
+
+    `removed`: also those of rows that could be run once.
+    """
     table, only_rows, only_columns = experiment(name), set(rows), set(columns)
     if scale not in SCALES:
         raise InputError(f"unknown scale {scale!r}{nearest(scale, SCALES)}")
@@ -79,9 +93,9 @@ def cells_of(
     for row_name, row in table.rows.items():
         if only_rows and row_name not in only_rows:
             continue
-        if row.kind in NOT_RUN:
+        if (reason := why_not_run(row)) and not (removed and row.removed):
             if only_rows:
-                raise InputError(f"{name}: row {row_name!r} cannot be run: {NOT_RUN[row.kind]}")
+                raise InputError(f"{name}: row {row_name!r} cannot be run: {reason}")
             continue
         for column in row.columns or table.columns:
             if only_columns and column not in only_columns:

@@ -68,6 +68,7 @@ class Row(Part):
     against: str | None = None  # the row that its gain is relative to
     cited: bool = False  # its numbers were taken by the paper from another paper
     ours: bool = False  # not in the paper
+    removed: bool = False  # what it trained is no longer in the code: its recorded results are shown
     columns: tuple[str, ...] | None = None  # its columns; all by default
 
 

@@ -13,7 +13,7 @@ from sla.report.page import write as write_page
 from sla.reproduce.claims import claims, row_contrasts
 from sla.reproduce.figures import AXES, draw, series_of
 from sla.reproduce.names import EXPERIMENTS, PAPER, STUDIES
-from sla.reproduce.paper import Experiment, experiment
+from sla.reproduce.paper import Column, Experiment, Row, experiment
 from sla.reproduce.records import Record
 from sla.reproduce.results import Place, Results, collect
 from sla.reproduce.rule import FAILS, HOLDS, OPEN, RISK, UNTESTED, Judgement, Single, judge, rates, singles
@@ -224,10 +224,9 @@ def _table(results: Results, name: str) -> Section:
             printed = at_paper_scale and column in found.printed.get(row_name, {})
             if column not in (row.columns or found.columns) or not (printed or results.of(cell)):
                 continue
-            label = f"{place.label}: {row.label}" + (" (not in the paper)" if row.ours else "")
             size = (_parameters(results, cell),) if sized else ()
             shown = _with_levels if at_paper_scale else _with_gains
-            rows.append((label, *shown(results, found, cell), *size))
+            rows.append((_label(place, row), *shown(results, found, cell), *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
@@ -236,6 +235,11 @@ def _table(results: Results, name: str) -> Section:
     header = (*header, "parameters") if sized else header
     axis = AXES.get(name, ("", ""))
     return Section(title, [words], [(title, header, rows)], found.notes, lines, axis, picture)
+
+
+def _label(column: Column, row: Row) -> str:
+    marks = (" (not in the paper)" if row.ours else "") + (" (removed from the code)" if row.removed else "")
+    return f"{column.label}: {row.label}{marks}"
 
 
 def _with_levels(results: Results, found: Experiment, cell: Place) -> tuple[str, ...]:
@@ -264,8 +268,7 @@ def _study(results: Results, name: str) -> Section:
             cell = Place(name, row_name, column)
             if results.of(cell):
                 ours, seeds, _, difference = _ours(results, found, cell)
-                label = f"{place.label}: {row.label}"
-                rows.append((label, ours, seeds, _training_accuracy(results, cell), difference))
+                rows.append((_label(place, row), ours, seeds, _training_accuracy(results, cell), difference))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
     words = "Not in the paper. Accuracies in percent."
     lines = list(series_of(results, name).values())

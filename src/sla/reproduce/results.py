@@ -61,7 +61,7 @@ def collect(records: Mapping[str, Record], scale: str) -> Results:
     sources: dict[Place, dict[int, Record]] = {}
     for name in EXPERIMENTS:
         errors = experiment(name).metric == "error"
-        for cell in cells_of(name, scale, MOST_SEEDS):
+        for cell in cells_of(name, scale, MOST_SEEDS, removed=True):
             record = records.get(cell.job.key)
             score = record.score(cell.score) if record is not None else None
             if record is None or score is None:

@@ -304,7 +304,7 @@ def test_options_of_either_stage_have_an_effect(tiny_settings, tmp_path):
         make_plan(make_config(tree | {"stages": "train, distil"}))
     with pytest.warns(SLAWarning, match=r"method\.label_share has no effect"):
         make_plan(make_config(tree))
-    settings = tiny_settings | {"run__iterations": 1, "method__beta": 0.5, "method__student_from": 0.1}
+    settings = tiny_settings | {"run__iterations": 1, "method__beta": 0.5}
     run = sla.fit("digits", tmp_path / "run", **settings, run__compile_reason="as timed")
     config = configure_student(run.folder, {})
     assert config.run.compile_reason is None

@@ -3,11 +3,12 @@
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from sla.errors import InputError, nearest
 from sla.imbalance import CRITERIA
 from sla.methods import METHODS, method_options
+from sla.methods.removed import drop_removed, refuse_removed
 from sla.plugins import is_plugin_name
 from sla.runs.config import (
     MOST_EPOCHS,
@@ -98,9 +99,15 @@ class MethodKeys(Part):
         0.8, ge=0, le=1, description="fraction of the run after which the weights of ldam-drw apply"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, tree: Any) -> Any:
+        return drop_removed(tree, cls.model_fields) if isinstance(tree, dict) else tree
+
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
+        refuse_removed(name)
         if name not in METHODS and not is_plugin_name(name):
             raise InputError(f"unknown method {name!r}{nearest(name, tuple(METHODS))}")
         return name

@@ -158,7 +158,6 @@ def step_flop(plan: Plan[ClassifierConfig]) -> int:
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
     passes = 3 * (config.method.views_per_step or len(method.views))
-    passes += len(method.views) if method.averaged_teacher else 0  # which answers without a backward pass
     return forward_flop(config, model) * passes * (config.run.batch_size or 1)
 
 

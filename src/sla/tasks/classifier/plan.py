@@ -294,8 +294,6 @@ def _check_views(config: ClassifierConfig) -> None:
         warn_of_contradictions(config, method.views)
         if config.strong_augment is not None:
             warn_of_contradictions(config, method.views, config.strong_augment)
-    if method.averaged_teacher and config.optimizer.ema is None:
-        raise InputError(f"method {config.method.name} learns from averaged weights: set optimizer.ema=0.99")
     if config.has_stage(DISTIL) and "aggregated" not in method.inferences:
         raise InputError(
             f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"

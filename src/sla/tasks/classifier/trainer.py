@@ -1,6 +1,5 @@
 """What a classifier learns in each step of the loop, and how it is judged."""
 
-import copy
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -42,7 +41,6 @@ class Trainer(Loop):
     config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
     teacher: Classifier | None = None  # that is in the result beside this one
-    averaged: Classifier | None = None  # with the averaged weights, where they teach
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
@@ -147,13 +145,7 @@ class Trainer(Loop):
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
         """The targets of a step, and a teacher's class logits (b, N) of its images where there is one."""
-        if not self.model.method.averaged_teacher or self.average is None:
-            return target, None
-        if self.averaged is None:
-            self.averaged = copy.deepcopy(self.model).eval().requires_grad_(False)
-        self.averaged.load_state_dict(self.average.weights)
-        with torch.no_grad(), self._autocast():
-            return target, self.averaged.logits(images, "aggregated").float()
+        return target, None
 
     def see_unlabelled(self, batch: Batch) -> Unlabelled | None:
         """The step's images without labels, augmented, in as many views as the labelled ones.

@@ -151,7 +151,7 @@ def step_passes(config: ClassifierConfig) -> int:
     method = plan_method(config)
     num_views, run = len(method.views), config.run
     count = min(config.method.views_per_step or num_views, num_views)
-    passes = (run.batch_size or 1) * (3 * count + (num_views if method.averaged_teacher else 0))
+    passes = (run.batch_size or 1) * 3 * count
     if config.data.unlabelled is None or not method.unlabelled_parts:
         return passes
     return passes + (run.unlabelled_batch_size or 0) * (
