@@ -205,7 +205,7 @@ def test_what_cannot_be_distilled_is_refused(baseline_run, finished_run, tmp_pat
     with pytest.raises(InputError, match="no aggregated answer to distil"):
         sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="baseline", stages="train, distil")
     with pytest.raises(InputError, match=r"sla\+sd trains a student of its own; leave out the stage"):
-        sla.fit("digits", tmp_path / "b", **tiny_settings, stages="train, distil")
+        sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="sla+sd", stages="train, distil")
     with pytest.raises(InputError, match="before it 'features', after it 'distil', not 'distil, train'"):
         make_config({"stages": "distil, train"})
     config = configure_student(finished_run.folder, {"distil.teacher_views": 5})

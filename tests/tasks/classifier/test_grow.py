@@ -46,7 +46,7 @@ def few(tiny, **more):
 def first_run(tmp_path_factory, tiny_settings):
     """Digits 0 to 4, with joint labels and a student."""
     folder = tmp_path_factory.mktemp("first") / "run"
-    return sla.fit("digits", folder, **few(tiny_settings, data__classes="0-4"))
+    return sla.fit("digits", folder, **few(tiny_settings, data__classes="0-4", method__name="sla+sd"))
 
 
 @pytest.fixture(scope="module")
