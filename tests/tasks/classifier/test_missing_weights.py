@@ -47,7 +47,7 @@ def test_it_is_said_with_both_times_and_what_to_install(photographs, not_install
     (line,) = [str(one.message) for one in warned]
     scratch, batch = plan.config.run.iterations, 9  # a quarter of the training images
     tuned = 20 * 36 / batch * 0.5
-    times = f"about {scratch / 60:.0f} minutes instead of about {tuned:.0f} seconds"
+    times = f"about {scratch / 3600:.1f} hours instead of about {tuned:.0f} seconds"
     assert (plan.config.model.backbone, plan.config.model.weights) == ("resnet18", "none")
     assert line.startswith(
         "these photographs are trained FROM SCRATCH, because the pretrained weights are not"
