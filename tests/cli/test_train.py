@@ -331,7 +331,11 @@ def test_a_recipe_for_pictures_of_another_size_says_what_happens_to_them(tmp_pat
 
 def test_the_fast_recipe_has_a_method_of_its_own_and_fits_other_small_pictures(tmp_path):
     own = with_recipe("fast", {}, {"data.source": "cifar10"})
-    assert (own["method"]["name"], own["method"]["views_per_step"]) == ("sla", 1)
+    assert (own["method"]["name"], own["method"]["views"], own["method"]["views_per_step"]) == (
+        "sla",
+        "rot2",
+        1,
+    )
     assert (own["model"]["resolution"], own["augment"]) == (32, "crop(2), flip")
     sla("train", "digits", "--recipe", "fast", "--iterations", 2, "--out", tmp_path / "run")
     config = Run(tmp_path / "run").config
