@@ -14,8 +14,8 @@ from refusals import refused
 from sla.anytime import AnytimeRule, running_averages, settle
 from sla.errors import InputError
 from sla.stats import at_most
-from sla.tasks.classifier.anytime import LEVELS, calibrate, choose_order
-from sla.tasks.classifier.evaluation import Outputs, find_rules
+from sla.tasks.classifier.anytime import LEVELS, calibrate, choose_order, find_rules
+from sla.tasks.classifier.evaluation import Outputs
 
 RULE = AnytimeRule((2, 0, 3, 1), 1.5, 0.95, 100)
 

@@ -32,6 +32,7 @@ from sla.runs.signals import StoppedError
 from sla.session import preview, train
 from sla.tasks.classifier import trainer
 from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.time_shares import AMPLE
 from sla.tasks.registry import make_config, with_values
 
 TINY = {
@@ -460,7 +461,7 @@ def test_minutes_fix_the_number_of_iterations(tmp_path, messages):
     run = train(make_config(parts), tmp_path / "run", progress=messages)
     fixed = run.config.run.iterations
     assert 1 <= run.result["cost"]["iterations"] <= fixed
-    said = f"about {fixed // 2:,} iterations fit into 0.02 minutes; the schedule follows the clock"
+    said = f"about {fixed // AMPLE:,} iterations fit into 0.02 minutes; the schedule follows the clock"
     assert said in messages.lines
 
 

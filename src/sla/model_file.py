@@ -4,20 +4,23 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from sla.disk import replacing
-from sla.errors import InputError
+from sla.errors import InputError, MissingExtraError
 from sla.trees import parse_json
 
 KEY = "sla"  # under which the file's metadata has the description
 CHECKSUM = "checksum"  # of a description
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def write_model_file(
@@ -59,6 +62,31 @@ def read_model_file(
     if checksum and described.pop(CHECKSUM, None) != _digest(tensors):
         raise InputError(f"{path}: damaged: its tensors are not those that were written")
     return described, tensors
+
+
+def restore_model(
+    path: Path,
+    about: dict[str, Any],
+    weights: dict[str, Tensor],
+    build: Callable[[dict[str, Any]], M],
+    options: str,
+    form: int,
+) -> M:
+    """What `build` makes of a file's description, with the file's weights; one line on what is wrong with it.
+
+    options: where the description has those of its backbone. form: the format that is read.
+    """
+    try:
+        if about["format"] != form:
+            raise InputError(f"{path}: written in format {about['format']}, this version reads {form}")
+        about[options].pop("pretrained", None)  # a file must not have us download something
+        model = build(about)
+        model.load_state_dict(weights)
+    except (MissingExtraError, InputError):
+        raise
+    except Exception as error:  # whatever a damaged description leads to
+        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
+    return model
 
 
 def read_description(path: Path, what: str, *keys: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from refusals import refused
 from sla.cli.recipe import with_recipe
 from sla.datasets.load import load
 from sla.report.run import write_run_page
-from sla.tasks.classifier.run import Run, same_classes
+from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.split import same_classes
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 8}", "--set", "run.compile=false")
 

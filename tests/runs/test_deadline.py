@@ -21,7 +21,16 @@ from sla.progress import Progress
 from sla.runs import deadline as module
 from sla.runs.checkpoint import Position, find_checkpoint, read_position
 from sla.runs.config import read_config
-from sla.runs.deadline import NOTHING, Deadline, Following, Pace, parse_record, read_pace, used_seconds
+from sla.runs.deadline import (
+    GRAIN,
+    NOTHING,
+    Deadline,
+    Following,
+    Pace,
+    parse_record,
+    read_pace,
+    used_seconds,
+)
 from sla.runs.distributed import Group
 from sla.runs.marks import landing, passed
 from sla.runs.signals import StoppedError
@@ -29,7 +38,7 @@ from sla.session import train
 from sla.tasks.classifier.distil import configure_student
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.plan import make_plan
-from sla.tasks.classifier.time_shares import following, steps_in
+from sla.tasks.classifier.time_shares import AMPLE, following, steps_in
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.registry import make_config, with_values
 
@@ -136,19 +145,20 @@ def assert_repeated(folder, out, clock, splits, stages=("",)):
     return again
 
 
-@pytest.mark.parametrize("faster", [1, 2])
+@pytest.mark.parametrize("faster", [1, 2, 5])  # 5: it was timed on a busy machine, which is quiet now
 def test_the_time_is_used_also_where_steps_are_faster_than_measured(
     clock, splits, tmp_path, messages, faster
 ):
     clock.costs = lambda taken: MEASURED / faster
     run = train(make_config(TREE), tmp_path / "run", splits=splits, progress=messages)
-    fit = int(run.config.run.iterations / 2)
+    fit = int(run.config.run.iterations / AMPLE)
     assert f"about {fit} iterations fit into 0.5 minutes; the schedule follows the clock" in messages.lines
     assert 45 < fit < 60  # half a minute, less what is tested at the end
     assert 25 < clock.now - 1000 <= 30
-    assert abs(run.result["cost"]["iterations"] - faster * fit) < 6
+    in_all = int(0.95 * 30 / MEASURED)  # with what is no training, counted in steps; without the page
+    assert abs(run.result["cost"]["iterations"] - (faster * in_all - (in_all - fit))) < 6
     jumps = [after - before for before, after in pairwise(clock.schedule)]
-    assert max(jumps) <= 4 / faster
+    assert max(jumps) <= 2 * AMPLE / faster + run.config.run.iterations / GRAIN
 
 
 def test_slowed_half_way_it_ends_in_time_with_its_whole_schedule(clock, splits, tmp_path, messages):
@@ -156,7 +166,7 @@ def test_slowed_half_way_it_ends_in_time_with_its_whole_schedule(clock, splits, 
     run = train(make_config(TREE), tmp_path / "run", splits=splits, progress=messages)
     steps, taken = run.config.run.iterations, len(clock.schedule)
     assert f"{taken} steps were taken in the time that was given" in messages.lines
-    assert 26 < clock.now - 1000 <= 30 + 4 * MEASURED
+    assert 25 < clock.now - 1000 <= 30 + 4 * MEASURED
     assert 20 < taken < steps
     cost, position = run.result["cost"], last_position(run.folder)
     assert (position.step, position.taken) == (steps, taken)
@@ -188,7 +198,7 @@ def test_stopped_and_resumed_it_goes_by_what_is_left(clock, splits, tmp_path):
 
 
 def test_what_was_done_after_the_last_checkpoint_is_done_alike(clock, splits, tmp_path):
-    tree = with_values(TREE, {"run.checkpoint_every": 25, "run.evaluations": 1})
+    tree = with_values(TREE, {"run.checkpoint_every": 5, "run.evaluations": 1})
     clock.costs, clock.fails_at = lambda taken: 3 * MEASURED, 13
     with pytest.raises(ZeroDivisionError):
         train(make_config(tree), tmp_path / "run", splits=splits)
@@ -330,7 +340,7 @@ def test_what_follows_is_counted_in_passes(splits):
     tested = 1.25 * (2 * 2 * (30 + 40) + 2 * 30)  # both checkpoints in two views; recognising the views
     assert found.end == pytest.approx(tested / PASSES)
     assert found.evaluation == pytest.approx(2 * 30 / PASSES)
-    student = 25 * 16 * (3 + 1) + 3 * 30  # its steps with their teacher, its evaluations
+    student = 25 * 16 * (3 + 1) + AMPLE * 3 * 30  # its steps with their teacher, its evaluations
     assert found.later == pytest.approx(student / PASSES)
     alone = following(plan, "distil")
     assert alone.end == pytest.approx((tested + 1.25 * 2 * (30 + 40)) / (16 * (3 + 1)))

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, choose_out, given_keys
 
 Option = typer.Option
 
@@ -34,9 +34,7 @@ def distill(
     The new run's inference is `distilled`; its cost includes that of its teacher.
     """
     from sla.cli.train import print_results, train_one
-    from sla.errors import InputError
     from sla.plugins import allow_typed
-    from sla.runs.config import parse_assignment
     from sla.runs.distributed import process_numbers
     from sla.tasks.classifier.distil import configure_student
 
@@ -48,14 +46,10 @@ def distill(
         "distil.teacher_views": teacher_views,
         "distil.cached": cached,
     }
-    given = {key: value for key, value in given.items() if value is not None}
-    given |= dict(parse_assignment(text) for text in assign or [])
-    allow_typed({**given, **({"model.backbone": backbone} if backbone else {})})
-    folder = Path(run)
-    if out is None and resume:
-        raise InputError("--resume needs the run's folder: --out runs/NAME")
-    out = out or folder.absolute().with_name(f"{folder.absolute().name}-distilled")
-    settings = configure_student(folder, given, backbone)
+    allow_typed({"model.backbone": backbone})
+    own = Path(run).absolute()
+    out = choose_out(out, resume, own.with_name(f"{own.name}-distilled"))
+    settings = configure_student(Path(run), given_keys(given, assign), backbone)
     finished = train_one(settings, out, resume, report)
     if process_numbers().rank == 0:
         print_results([finished])

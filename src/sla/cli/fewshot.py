@@ -44,6 +44,7 @@ def train(
     from sla.cli.display import TrainingDisplay
     from sla.cli.settings import choose_out, make_tree
     from sla.cli.train import print_results
+    from sla.runs.folder import default_folder
     from sla.session import train as run_session
     from sla.tasks.registry import make_config
 
@@ -63,7 +64,7 @@ def train(
     }
     tree = make_tree(given, assign, config, task="fewshot")
     settings = make_config(tree, str(config) if config else "configuration")
-    out = choose_out(out, resume, settings.data.source, "-fewshot")
+    out = choose_out(out, resume, default_folder(settings.data.source, "-fewshot"))
     with TrainingDisplay(sys.stdout.isatty()) as display:
         run = run_session(settings, out, resume=resume, progress=display)
     print_results([run])

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sla.cli.settings import Allow
+from sla.cli.settings import Allow, choose_out, given_keys
 
 Option = typer.Option
 
@@ -37,9 +37,6 @@ def grow(
     all classes.
     """
     from sla.cli.train import print_results, train_one
-    from sla.errors import InputError
-    from sla.plugins import allow_typed
-    from sla.runs.config import parse_assignment
     from sla.runs.distributed import process_numbers
     from sla.tasks.classifier.grow import configure_growth
 
@@ -51,14 +48,9 @@ def grow(
         "optimizer.learning_rate": learning_rate,
         "run.epochs": epochs,
     }
-    given = {key: value for key, value in given.items() if value is not None}
-    given |= dict(parse_assignment(text) for text in assign or [])
-    allow_typed(given)
-    folder = Path(run)
-    if out is None and resume:
-        raise InputError("--resume needs the run's folder: --out runs/NAME")
-    out = out or folder.absolute().with_name(f"{folder.absolute().name}-grown")
-    settings = configure_growth(folder, data, given)
+    own = Path(run).absolute()
+    out = choose_out(out, resume, own.with_name(f"{own.name}-grown"))
+    settings = configure_growth(Path(run), data, given_keys(given, assign))
     finished = train_one(settings, out, resume, report)
     if process_numbers().rank == 0:
         print_results([finished])

@@ -45,6 +45,7 @@ def pretrain(
     from sla.cli.train import preview_one, print_results, train_one
     from sla.errors import InputError, shown
     from sla.runs.distributed import process_numbers
+    from sla.runs.folder import default_folder
     from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
@@ -68,7 +69,7 @@ def pretrain(
             raise InputError("--dry-run is for a run that has not started: not with --resume")
         preview_one(settings)
         return
-    out = choose_out(out, resume, settings.data.source, "-pretrained")
+    out = choose_out(out, resume, default_folder(settings.data.source, "-pretrained"))
     run = train_one(settings, out, resume, report=False)
     if process_numbers().rank == 0:
         print_results([run])

@@ -38,6 +38,17 @@ RefuseOrSkip = Annotated[
 ]
 
 
+def given_keys(given: dict[str, Any], assign: list[str] | None) -> dict[str, Any]:
+    """The options that were given, then `--set`; what they name may be imported."""
+    from sla.plugins import allow_typed
+    from sla.runs.config import parse_assignment
+
+    named = {key: value for key, value in given.items() if value is not None}
+    named |= dict(parse_assignment(text) for text in assign or [])
+    allow_typed(named)
+    return named
+
+
 def make_tree(
     given: dict[str, Any],
     assign: list[str] | None,
@@ -50,13 +61,10 @@ def make_tree(
     `task` is that of the command; by default the file says it, or it is a classifier.
     """
     from sla.cli.recipe import with_recipe
-    from sla.plugins import allow_typed
-    from sla.runs.config import parse_assignment, read_config, task_name
+    from sla.runs.config import read_config, task_name
     from sla.tasks.registry import with_values
 
-    named = {key: value for key, value in given.items() if value is not None}
-    named |= dict(parse_assignment(text) for text in assign or [])
-    allow_typed(named)
+    named = given_keys(given, assign)
     tree = read_config(file) if file else {}
     if task is not None:
         if file and tree.get("task", task) != task:
@@ -67,12 +75,8 @@ def make_tree(
     return with_values(with_recipe(recipe, tree, named) if recipe else tree, named)
 
 
-def choose_out(out: Path | None, resume: bool, source: str, ending: str = "") -> Path:
-    """The run's folder: what was given, or runs/NAME by the name of the data."""
-    from sla.runs.folder import default_folder
-
-    if out is not None:
-        return out
-    if resume:
+def choose_out(out: Path | None, resume: bool, default: Path) -> Path:
+    """The run's folder: what was given, or the default of a run that starts."""
+    if out is None and resume:
         raise InputError("--resume needs the run's folder: --out runs/NAME")
-    return default_folder(source, ending)
+    return out or default

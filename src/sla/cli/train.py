@@ -88,6 +88,7 @@ def train(
     from sla.errors import InputError
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
+    from sla.runs.folder import default_folder
     from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
@@ -113,7 +114,7 @@ def train(
     settings = make_config(tree, where)
     if seeds is not None and (use_all or settings.task != "classifier"):
         raise InputError("--seeds is for classifiers, without --use-all")
-    out = choose_out(out, resume, settings.data.source)
+    out = choose_out(out, resume, default_folder(settings.data.source))
     if compare is not None:
         allow_typed({"method.name": compare})
     jobs = list_jobs(tree, out, seeds, compare, equal_cost)

@@ -28,11 +28,11 @@ from sla.stats import share
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import describe_quick, is_features
-from sla.tasks.classifier.known_images import OTHER
 from sla.tasks.classifier.label_check import check_by_run
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
+from sla.tasks.classifier.unseen_images import OTHER
 
 MISTAKES = 12  # shown as pictures
 DOUBTED = 12  # labels, likewise

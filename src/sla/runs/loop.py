@@ -184,7 +184,7 @@ class Loop(ABC):
                     return False
             progress.step(done, self.steps, row)
             every = run.checkpoint_every
-            due = done // every > step // every if every else now - saved > CHECKPOINT_SECONDS
+            due = not position.taken % every if every else now - saved > CHECKPOINT_SECONDS
             stopping, due = self.group.any(stop.requested, due)
             if due or stopping or evaluates:
                 self._checkpoint("last")

@@ -24,6 +24,7 @@ from sla.tasks.classifier.distil import Distiller, configure_student, second_sta
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.task import plan_run
+from sla.tasks.classifier.time_shares import AMPLE
 from sla.tasks.registry import make_config
 
 
@@ -342,6 +343,6 @@ def test_iterations_of_both_stages_fit_into_the_minutes(monkeypatch, messages):
     besides = passes / (3 * 4 * plan.config.run.batch_size)
     plan = prepare(plan, Group(), messages, starts=False)
     steps = int((240 - besides) / 1.25)  # 240 steps fit; 1 + 3/7 * 7/12 = 1.25
-    assert plan.config.run.iterations == 2 * steps
+    assert plan.config.run.iterations == AMPLE * steps
     told = f"about {steps} iterations and {round(steps * 3 / 7)} of the student fit into 2 minutes; "
     assert any(line.startswith(told) for line in messages.lines)

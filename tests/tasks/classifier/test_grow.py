@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import sla
 from made_data import digit_files
@@ -21,6 +22,7 @@ from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job
 from sla.reproduce.work import run_job
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
+from sla.runs.config import read_config
 from sla.runs.distributed import Group
 from sla.runs.images_record import read_record
 from sla.runs.signals import StoppedError
@@ -222,6 +224,17 @@ def test_its_cost_has_all_that_came_before(first_run, grown_run):
     assert (cost["growth_flop"], cost["answers_flop"], cost["kept_flop"]) == (own, own / 3, 40 * one)
     assert cost["training_flop"] == before["training_flop"] + own + own / 3 + 40 * one
     assert cost["seconds"] > before["seconds"]
+
+
+def test_of_a_run_with_minutes_the_steps_that_were_taken_count(first_run, tmp_path):
+    folder = tmp_path / "timed"
+    shutil.copytree(first_run.folder, folder)
+    tree = read_config(folder / "config.yaml")
+    tree["run"] |= {"minutes": 1.0, "iterations": 60, "pace": {"train": "2:30 4:58"}}  # 6 of 60 steps
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    timed, plain = (configure_growth(one, "digits", {}).run for one in (folder, first_run.folder))
+    assert plain.epochs == 6 * 16 / first_run.result["images"]["train"]
+    assert (timed.epochs, timed.minutes, timed.pace) == (plain.epochs, None, None)
 
 
 def test_it_grows_again_from_what_it_kept(grown_run, tmp_path):

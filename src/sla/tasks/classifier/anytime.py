@@ -1,17 +1,23 @@
 """Rules for anytime aggregation, calibrated on held-out images: their labels are not needed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from sla.anytime import AGREEMENT, AnytimeRule, count_views, margins, running_averages
+from sla.augment.ops import Pipeline
+from sla.classifier import Classifier
+from sla.errors import InputError, shown
+from sla.images.store import Dataset
+from sla.progress import Progress
 from sla.stats import at_most
+from sla.tasks.classifier.evaluation import Outputs, infer
 
 LEVELS = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)  # agreement with aggregation that a rule is found for
 RISK = 0.05  # that a rule agrees less often than it says
 ORDER_SHARE = 5  # one held-out image in five chooses the order of the views, the others the strictness
-MOST_BYTES = 256 << 20  # of class logits by view: with more, only every n-th image is used
 PER_DOUBLING, DOUBLINGS = 8, 6  # the strictness that is tried: from 2**6 to 2**-6 typical margins, then 0
 
 
@@ -47,9 +53,40 @@ def calibrate(class_logits: Tensor) -> list[AnytimeRule]:
     return found
 
 
+def find_rules(outputs: Outputs) -> list[AnytimeRule]:
+    """Anytime rules from held-out images; none if the method does not aggregate view by view."""
+    if outputs.by_view is None:
+        return []
+    if len(outputs.by_view) == len(outputs.targets):  # a method of one's own may aggregate otherwise
+        ours, answers = outputs.by_view.mean(1), outputs.logits["aggregated"]
+        if not torch.allclose(ours, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max())):
+            return []
+    return calibrate(outputs.by_view)
+
+
+def rules_of_images(
+    model: Classifier, held_out: Dataset, pipeline: Pipeline, progress: Progress
+) -> list[AnytimeRule]:
+    """The same from a pass over these images."""
+    what = "calibrating anytime inference"
+    return find_rules(infer(model, held_out, pipeline, by_view=True, progress=progress, what=what))
+
+
 def rule_at(rules: Sequence[AnytimeRule], agreement: float = AGREEMENT) -> AnytimeRule | None:
     """The rule for this level, if there is one."""
     return next((rule for rule in rules if rule.agreement == agreement), None)
+
+
+def require_rule(rules: Sequence[AnytimeRule], agreement: float, held_out: int, folder: Path) -> AnytimeRule:
+    """The rule for this level; refused where the held-out images of the run, so many, did not show it."""
+    rule = rule_at(rules, agreement)
+    if rule is None:
+        levels = ", ".join(f"{rule.agreement:g}" for rule in rules) or "none"
+        raise InputError(
+            f"{shown(folder)}: no anytime rule with agreement {agreement:g}: its {held_out:,} "
+            f"held-out images show {levels} of {', '.join(f'{level:g}' for level in LEVELS)}"
+        )
+    return rule
 
 
 def choose_order(class_logits: Tensor) -> tuple[int, ...]:

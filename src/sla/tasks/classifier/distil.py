@@ -104,12 +104,12 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
     where = f"{folder}/{CONFIG}"
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
     teacher = validate(ClassifierConfig, set_keys(ClassifierConfig, tree, of_both), where)
-    student = student_config(_as_trained(teacher), folder, backbone)
+    student = student_config(as_trained(teacher), folder, backbone)
     own = {key: value for key, value in given.items() if key not in of_both}
     return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
 
 
-def _as_trained(config: ClassifierConfig) -> ClassifierConfig:
+def as_trained(config: ClassifierConfig) -> ClassifierConfig:
     """The configuration of a finished run, with as many iterations as it took; none is skipped again."""
     record = parse_record((config.run.pace or {}).get(MAIN_STAGE, ""))
     if not record:

@@ -26,8 +26,9 @@ from sla.runs.metrics import (
     top_k_accuracy,
 )
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.anytime import MOST_BYTES, calibrate
 from sla.tasks.classifier.unlike import distances_to
+
+MOST_BYTES = 256 << 20  # of class logits by view: with more, only every n-th image is used
 
 
 @dataclass(frozen=True)
@@ -184,31 +185,26 @@ def _infer_named(
     return logits, taken, plain
 
 
-def find_rules(outputs: Outputs) -> list[AnytimeRule]:
-    """Anytime rules from held-out images; none if the method does not aggregate view by view."""
-    if outputs.by_view is None:
-        return []
-    if len(outputs.by_view) == len(outputs.targets):  # a method of one's own may aggregate otherwise
-        ours, answers = outputs.by_view.mean(1), outputs.logits["aggregated"]
-        if not torch.allclose(ours, answers, rtol=1e-3, atol=1e-3 * float(answers.abs().max())):
-            return []
-    return calibrate(outputs.by_view)
-
-
 @torch.inference_mode()
-def infer_crops(
+def infer_averaged(
+    name: str,
     model: Classifier,
     dataset: Dataset,
     pipelines: Sequence[Callable[[Tensor, Draws, Tensor], Tensor]],
-    inference: str,
+    inference: str | None = None,
     **passing: Any,
-) -> Tensor:
-    """Class logits (n, N), the mean over what the pipelines make of each image (ten-crop, flips)."""
+) -> Outputs:
+    """Under this name, the mean of the logits over what the pipelines make of each image (ten-crop, flips).
+
+    inference: by default the best of those with one pass.
+    """
+    inference = inference or model.best_inference
     found: list[Tensor] = []
     for batch in iterate_eval(model, dataset, **passing):
         crops = (pipeline(batch.images, batch.draws, batch.aspect) for pipeline in pipelines)
         found.append(torch.stack([model.logits(crop, inference) for crop in crops]).mean(0).float().cpu())
-    return check_finite(torch.cat(found), inference)
+    logits = check_finite(torch.cat(found), inference)
+    return Outputs({name: logits}, torch.as_tensor(dataset.targets))
 
 
 def check_finite(logits: Tensor, inference: str) -> Tensor:

@@ -27,7 +27,7 @@ from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.tasks.classifier.config import DISTILLED, FEATURES, ClassifierConfig, EarlierData, GrowConfig
-from sla.tasks.classifier.distil import forward_flop
+from sla.tasks.classifier.distil import as_trained, forward_flop
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
@@ -50,7 +50,7 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
         raise InputError(
             f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
         )
-    before = validate(ClassifierConfig, tree, where)
+    before = as_trained(validate(ClassifierConfig, tree, where))
     if before.method.name in (DISTILLED, FEATURES):
         hint = "grow its teacher, then distil that run" if before.method.name == DISTILLED else "fit it again"
         raise InputError(f"{shown(folder)}: method {before.method.name} does not grow: {hint}")

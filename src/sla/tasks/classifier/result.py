@@ -23,11 +23,11 @@ from sla.runs.preprocessing import read_preprocessing
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
-from sla.tasks.classifier.anytime import rule_at
+from sla.tasks.classifier.anytime import find_rules, rule_at
 from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.config import DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
-from sla.tasks.classifier.evaluation import Outputs, find_rules, infer
+from sla.tasks.classifier.evaluation import Outputs, infer
 from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
 from sla.tasks.classifier.frozen import embed
 from sla.tasks.classifier.grow import Grower

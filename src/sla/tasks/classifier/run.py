@@ -1,15 +1,10 @@
 """A classifier's run, opened: it predicts, evaluates and exports."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
 
 from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import flip_pipelines
@@ -17,37 +12,41 @@ from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
-from sla.datasets.objects import Objects, source_name
+from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.export import Exported, export_onnx
 from sla.factory import load as load_classifier
-from sla.images.content import dataset_keys
-from sla.images.convert import USUAL_CHANNELS
-from sla.images.decode import BadImageError
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
-from sla.images.store import Dataset, Images, Splits
+from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import find_checkpoint, step_of
-from sla.runs.defaults import same_source
-from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
-from sla.runs.images_record import TEST, TRAIN, VAL
+from sla.runs.folder import find_model_file
+from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
 from sla.runs.preprocessing import file_images, read_preprocessing
 from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
-from sla.runs.scores import Scores, read_scores, scores_file
-from sla.stats import share
-from sla.tasks.classifier.anytime import LEVELS, rule_at
+from sla.runs.scores import Scores
+from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_crops
+from sla.tasks.classifier.evaluation import Outputs, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps, is_features
-from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
-from sla.tasks.classifier.split import load_data, same_classes, split_images
+from sla.tasks.classifier.kept_scores import find_outputs, read_kept
+from sla.tasks.classifier.opened_model import chosen_checkpoint, find_opened_file, folders_with, stage_of
+from sla.tasks.classifier.predict import as_sequence, predict_images
+from sla.tasks.classifier.score_table import make_table
+from sla.tasks.classifier.split import load_data, same_classes
 from sla.tasks.classifier.unlike import read_unlike
-
-GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
+from sla.tasks.classifier.unseen_images import (
+    FoundImages,
+    find_by_number,
+    find_held_out,
+    find_named,
+    find_own,
+    place,
+    unrecorded,
+)
 
 
 class Run(OpenedRun[ClassifierConfig, Classifier]):
@@ -65,7 +64,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)
-        rules = (read_unlike(folder) for folder in self._same_checkpoints())
+        rules = (read_unlike(folder) for folder in folders_with(self.model_file))
         self.unlike_rule = next((rule for rule in rules if rule is not None), None)
 
     def __repr__(self) -> str:
@@ -80,10 +79,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def stage(self) -> str:  # type: ignore[override]
         """The last one, whose model is the student, once it has begun; the first for the quick model."""
-        if self.checkpoint == FEATURES:
-            return FEATURES
-        student = find_checkpoint(stage_folder(self.folder, DISTIL) / "checkpoint", "last")
-        return MAIN_STAGE if student is None else DISTIL
+        return stage_of(self.folder, self.checkpoint)
 
     @property
     def steps(self) -> int:
@@ -94,12 +90,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def choose_checkpoint(self) -> str:
         """What the result says; of a run that has only begun, what it has."""
-        chosen = read_result(self.folder).get("chosen", {}).get("checkpoint")
-        if chosen in (FEATURES, "last", "best"):
-            return str(chosen)
-        begun = find_checkpoint(self.folder / "checkpoint", "last") is not None
-        quick = find_checkpoint(stage_folder(self.folder, FEATURES) / "checkpoint", "last") is not None
-        return FEATURES if quick and not begun else "last"
+        return chosen_checkpoint(self.folder)
 
     @property
     def headline(self) -> str:
@@ -111,16 +102,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def model_file(self) -> Path:
         """That of the checkpoint; `features` is the quick model of the first stage."""
-        if self.checkpoint != FEATURES:
-            return super().model_file
-        if find_checkpoint(stage_folder(self.folder, FEATURES) / "checkpoint", "last") is None:
-            raise InputError(f"{shown(self.folder)}: this run has no stage features")
-        return find_model_file(self.folder, "last", FEATURES)
-
-    def _same_checkpoints(self) -> list[Path]:
-        """The folders with its model: of a best that is also last, other files lie beside last alone."""
-        own = self.model_file.parent
-        return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
+        return find_opened_file(self.folder, self.checkpoint)
 
     @cached_property
     def teacher(self) -> Classifier | None:
@@ -135,27 +117,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        rows, method, grown = [], self.config.method.name, "grown" in self.result
-        chosen = self.result.get("chosen") or {"checkpoint": "last", "inference": self.result["headline"]}
-        for checkpoint, found in self.result["accuracies"].items():
-            for split in ("test", "val"):
-                for inference, scores in found.get(split, {}).items():
-                    marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
-                    count = self.result["images"][split]
-                    found_share = share(round(scores["top1"] * count / 100), count)
-                    numbers = (
-                        f"{scores['top1']:.2f}",
-                        found_share.ends(),
-                        f"{scores['ece']:.1f}",
-                        *_groups(scores, grown),
-                    )
-                    name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
-                    rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
-        views = self.result.get("view_accuracy")
-        advice = () if views is None else (f"{method}: {views['advice']}",)
-        stars = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
-        header = ("", "inference", "accuracy %", "95% interval", "ECE %", *(GROUPS if grown else ()))
-        return ScoreTable(header, rows, advice, (stars,))
+        return make_table(self.result, self.config.method.name)
 
     @property
     def classes(self) -> list[str]:
@@ -198,38 +160,19 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         inference = inference or self.headline
         check_inference(inference, self.model.inferences)
-        files = _several(files, self.preprocessing.channels)
-        if not len(files):
-            return self._prediction(torch.zeros(0, self.model.num_classes))
-        self.warn_if_unfinished()
-        labels = np.zeros(len(files), np.int64)
-        if all(isinstance(file, str | Path) for file in files):
-            images: Images = self.pictures([str(file) for file in files])
-        else:
-            images = Objects(files, labels).load(self.preprocessing.stored_size).train.images
-        dataset = Dataset(images, labels, tuple(self.classes))
-        try:
-            outputs = infer(
-                self.model,
-                dataset,
-                self.pipeline,
-                batch_size=batch_size,
-                inferences=(inference,),
-                fast=True,
-                means=None if self.unlike_rule is None else self.unlike_rule.means,
-            )
-        except BadImageError as error:
-            raise BadImageError(error.path, error.reason) from None  # no hint about datasets
-        logits = outputs.logits[inference]
-        probabilities = (logits / self.temperatures.get(inference, 1.0)).softmax(-1)
-        return self._prediction(probabilities, outputs.distances)
-
-    def _prediction(self, probabilities: Tensor, distances: Tensor | None = None) -> Prediction:
-        found = Prediction(probabilities.argmax(-1), probabilities)
-        found.classes = tuple(self.classes)
-        if self.unlike_rule is not None:
-            found.unlike = self.unlike_rule.marks(torch.zeros(0) if distances is None else distances)
-        return found
+        files = as_sequence(files, self.preprocessing.channels)
+        if len(files):
+            self.warn_if_unfinished()
+        return predict_images(
+            self.model,
+            files,
+            self.preprocessing,
+            self.classes,
+            inference,
+            temperature=self.temperatures.get(inference, 1.0),
+            unlike_rule=self.unlike_rule,
+            batch_size=batch_size,
+        )
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
         """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
@@ -238,14 +181,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """
         if not self.anytime_rules and "anytime" not in self.result:
             self.anytime_rules = self._calibrate_anytime(progress)
-        rule = rule_at(self.anytime_rules, agreement)
-        if rule is None:
-            levels = ", ".join(f"{rule.agreement:g}" for rule in self.anytime_rules) or "none"
-            held_out = self.result.get("images", {}).get("val", 0)
-            raise InputError(
-                f"{shown(self.folder)}: no anytime rule with agreement {agreement:g}: its {held_out:,} "
-                f"held-out images show {levels} of {', '.join(f'{level:g}' for level in LEVELS)}"
-            )
+        held_out = self.result.get("images", {}).get("val", 0)
+        rule = require_rule(self.anytime_rules, agreement, held_out, self.folder)
         self.model.anytime_rule = rule
         return rule
 
@@ -258,11 +195,10 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 f"{shown(self.folder)}: an anytime rule is calibrated on held-out images, and the run has "
                 "no record of any"
             )
-        found = find_held_out(self.record, splits, self._where(self.config.data.source), progress)
+        found = find_held_out(self.record, splits, place(self.folder, self.config.data.source), progress)
         self.warn(found.notes)
-        passing: dict[str, Any] = {"progress": progress, "what": "calibrating anytime inference"}
         dataset = same_classes(found.dataset, self.classes)
-        return find_rules(infer(self.model, dataset, self.pipeline, by_view=True, **passing))
+        return rules_of_images(self.model, dataset, self.pipeline, progress)
 
     def pictures(self, files: Sequence[str | Path]) -> FileImages:
         """Image files, to be read as the training images were."""
@@ -290,24 +226,17 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Outputs:
         """What `evaluate` gives, from the scores kept beside the checkpoint where they have these images."""
         dataset = same_classes(dataset, self.classes)
-        kept = [found for split in ("test", "val") if (found := self.kept_scores(split)) is not None]
-        keys = dataset_keys(dataset, progress) if kept else np.empty(0, np.uint64)
         wanted = inferences or self.model.inferences
-        for scores in kept:
-            logits = scores.of(keys)
-            if logits is None:
-                continue
-            if self.model.anytime_rule != rule_at(self.anytime_rules):
-                logits.pop("anytime", None)  # by a rule that is not the one in use now
-            if set(wanted) <= set(logits):
-                chosen = {name: logits[name] for name in wanted}
-                return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
+        if "anytime" not in wanted or self.model.anytime_rule == rule_at(self.anytime_rules):
+            kept = [self.kept_scores(split) for split in ("test", "val")]
+            found = find_outputs(kept, dataset, wanted, progress)
+            if found is not None:
+                return found
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
     def kept_scores(self, split: str) -> Scores | None:
         """Those of this run's model."""
-        found = (read_scores(scores_file(folder, split)) for folder in self._same_checkpoints())
-        return next((scores for scores in found if scores is not None), None)
+        return read_kept(folders_with(self.model_file), split)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
         """Accuracy on images of old and of new classes, of a run that has grown; {} of another."""
@@ -316,24 +245,17 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
-        inference, size = inference or self.model.best_inference, self.preprocessing.resolution
+        crops = ten_crop_pipelines(self.pipeline, self.preprocessing.resolution)
         dataset = same_classes(dataset, self.classes)
-        crops = ten_crop_pipelines(self.pipeline, size)
-        logits = infer_crops(self.model, dataset, crops, inference, **options)
-        return Outputs({"ten-crop": logits}, torch.as_tensor(dataset.targets))
+        return infer_averaged("ten-crop", self.model, dataset, crops, inference, **options)
 
     def flips(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference on each image and its mirror image, their logits averaged."""
-        dataset = same_classes(dataset, self.classes)
-        inference = inference or self.model.best_inference
-        logits = infer_crops(self.model, dataset, flip_pipelines(self.pipeline), inference, **options)
-        return Outputs({"flips": logits}, torch.as_tensor(dataset.targets))
+        dataset, both = same_classes(dataset, self.classes), flip_pipelines(self.pipeline)
+        return infer_averaged("flips", self.model, dataset, both, inference, **options)
 
     def dataset(
-        self,
-        data: Any = None,
-        on_bad_image: OnBadImage | None = None,
-        progress: Progress = QUIET,
+        self, data: Any = None, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET
     ) -> Dataset:
         """The test part of the data, or all of a folder that is not split; by default what is unseen.
 
@@ -380,52 +302,14 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
         splits = splits or self.load_splits(data, on_bad_image, progress)
         record = self.record if by_content else None
+        source = self.config.data.source
         if data is not None:
-            part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
-            if record is not None:
-                return find_other(record, part, self._where(data), progress)
-            learnt = splits.test is None and same_source(source_name(data), self.config.data.source)
-            most = "the run learnt from most of these images; without naming them, those held out are taken"
-            note = f"{shown(source_name(data))}: {most}" if learnt else self._unrecorded
-            return FoundImages(part, OTHER, [note])
-        if splits is self.splits or record is None:  # a run that has just ended, or an old one
-            return self._by_counts(
-                splits, [self._unrecorded] if by_content and splits is not self.splits else []
-            )
-        where = self._where(self.config.data.source)
-        if splits.test is not None:
-            return find_test(record, splits.test, where, progress)
-        return find_held_out(record, splits, where, progress) if record.count(VAL) else None
-
-    def _by_counts(self, splits: Splits, notes: list[str]) -> FoundImages | None:
-        """Which images are held out follows from all there are: with another number it would be others."""
-        own = self.config.data
-        if splits.test is not None:
-            return FoundImages(splits.test, TEST, notes)
-        if splits.val is not None:
-            return FoundImages(splits.val, VAL, notes)
-        if not own.hold_out:
-            return None
-        train, held = split_images(self.config, splits, [])
-        assert held is not None
-        before = self.result.get("images") or {"val": len(held)}
-        trained = before.get("train")
-        if before.get("val") != len(held) or trained not in (None, len(train)):
-            raise InputError(
-                f"{shown(source_name(own.source))}: its images have changed since {shown(self.folder)} was "
-                "trained, so which were held out is not known: name other data, which the run has not seen"
-            )
-        return FoundImages(held, VAL, notes)
-
-    @property
-    def _unrecorded(self) -> str:
-        return (
-            f"{shown(self.folder)}: written before runs recorded their images: whether it trained on any of "
-            "these is not known"
-        )
-
-    def _where(self, data: Any) -> str:
-        return f"{shown(self.folder)} on {shown(source_name(data))}"
+            return find_named(record, splits, data, source, self.folder, progress)
+        if record is not None and splits is not self.splits:
+            return find_own(record, splits, source, self.folder, progress)
+        # A run that has just ended, or an old one.
+        notes = [unrecorded(self.folder)] if by_content and splits is not self.splits else []
+        return find_by_number(self.config, splits, self.result.get("images", {}), self.folder, notes)
 
     def warn(self, notes: Sequence[str]) -> None:
         """Of an unfinished run, and of images that differ from what the run had."""
@@ -443,11 +327,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """Data at the size the run keeps pictures at; its own by default, from memory if there."""
         if data is None and (self.splits or self.given) is not None:
             return self.splits or self.given  # type: ignore[return-value]
-        if isinstance(data, Splits):
-            return data
-        if data is not None and not isinstance(data, str | Path):
-            objects = data if isinstance(data, Objects) else Objects(data)
-            return objects.load(self.config.data.stored_size, progress=progress)
         return load_data(self.config.data, data, on_bad_image, progress, **options)
 
     def export(
@@ -463,23 +342,3 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         check_inference(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)
-
-
-def _several(files: Any, channels: int) -> Any:
-    """What `predict` takes as a sequence of images; refused if it is none, or an array that is one image."""
-    if isinstance(files, str | Path | Image.Image):
-        return [files]
-    is_sequence = hasattr(files, "__len__") and hasattr(files, "__getitem__")
-    shape = tuple(getattr(files, "shape", (0,)))
-    if not is_sequence or isinstance(files, bytes | Mapping) or not shape:
-        raise InputError(
-            f"images are paths, Pillow images, an array or a tensor (n, ...), not a {type(files).__name__}"
-        )
-    if len(shape) == 3 and (shape[-1] in USUAL_CHANNELS or (channels == shape[0] == 3)):
-        raise InputError(f"an array {shape}: one image is x[None], {shape[0]} grey images are x[:, None]")
-    return files
-
-
-def _groups(scores: dict[str, float], grown: bool) -> tuple[str, ...]:
-    """Accuracies of images of old and of new classes, of a run that has grown."""
-    return tuple(f"{scores[name]:.2f}" if name in scores else "" for name in ("old", "new")) if grown else ()

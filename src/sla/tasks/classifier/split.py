@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sla.datasets.objects import Objects
 from sla.errors import InputError, listed, shown
 from sla.images.cache_paths import cache_dir
 from sla.images.joined import Joiner
@@ -20,12 +21,17 @@ from sla.tasks.classifier.config import FEATURES, ClassifierConfig, DataConfig, 
 
 def load_data(
     part: DataConfig,
-    data: str | Path | None = None,
+    data: Any = None,
     on_bad_image: OnBadImage | None = None,
     progress: Progress = QUIET,
     **options: Any,
 ) -> Splits:
     """The data that a configuration names, or other data, at the size at which its run stores images."""
+    if isinstance(data, Splits):
+        return data
+    if data is not None and not isinstance(data, str | Path):
+        objects = data if isinstance(data, Objects) else Objects(data)
+        return objects.load(part.stored_size, progress=progress)
     if data is not None:
         return _load(part, str(data), part.root, on_bad_image, progress, **options)
     return join_splits(load_parts(part, on_bad_image, progress, **options))

@@ -19,7 +19,7 @@ from sla.tasks.classifier.view_accuracy import ENOUGH
 
 CHECKPOINTS = 2  # that are tested at the end: last and best
 OVERHEAD = 1.25  # of testing over its passes: models are loaded, workers start
-AMPLE = 2  # times the steps that seem to fit: a busy machine may become faster, and the rest is skipped
+AMPLE = 10  # times the steps that seem to fit: a busy machine may become quiet, and the rest is skipped
 
 
 def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> Following:
@@ -42,7 +42,8 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
     if config.has_stage(DISTIL):
         share, once = second_stage_cost(config, len(plan.train))
         evaluations = min(config.run.evaluations or 1, student_steps(config)) * held_out / step
-        later = share * (config.run.iterations or 0) + once + evaluations
+        # In steps of the schedule, of which one in AMPLE is taken if as many fit as was thought.
+        later = share * (config.run.iterations or 0) + AMPLE * (once + evaluations)
     return Following(processes * tested / step, held_out * views / step, later)
 
 

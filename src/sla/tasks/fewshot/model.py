@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from sla.augment.preprocessing import Preprocessing
 from sla.backbones import create_backbone
-from sla.errors import InputError, MissingExtraError, nearest
+from sla.errors import InputError, nearest
 from sla.inference import aggregate_views, select_view
 from sla.labels import join_labels
-from sla.model_file import KEY, read_model_file, write_model_file
+from sla.model_file import KEY, read_model_file, restore_model, write_model_file
 from sla.runs.preprocessing import read_preprocessing
 from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
@@ -122,16 +122,7 @@ def save_model(model: FewShotModel, path: Path, **more: Any) -> None:
 def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
     """The model that `save_model` wrote, in eval mode. Nothing in the file can run code."""
     about, weights = read_model_file(path, "a few-shot model that sla wrote", FIRST_KEY, KEY)
-    try:
-        if about.pop("task", "fewshot") != "fewshot" or "head" not in about:
-            raise InputError(f"{path}: not a few-shot model that sla wrote")
-        if about["format"] != FORMAT:
-            raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
-        about["backbone_options"].pop("pretrained", None)  # a file must not have us download something
-        model = build_model(about)
-        model.load_state_dict(weights)
-    except (MissingExtraError, InputError):
-        raise
-    except Exception as error:  # whatever a damaged description leads to
-        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
+    if about.pop("task", "fewshot") != "fewshot" or "head" not in about:
+        raise InputError(f"{path}: not a few-shot model that sla wrote")
+    model = restore_model(path, about, weights, build_model, "backbone_options", FORMAT)
     return model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from sla.augment.preprocessing import Preprocessing
 from sla.backbones import create_backbone
 from sla.contrastive import contrast_logits
-from sla.errors import InputError, MissingExtraError
-from sla.model_file import read_model_file, write_model_file
+from sla.errors import InputError
+from sla.model_file import read_model_file, restore_model, write_model_file
 from sla.runs.distributed import Group
 from sla.runs.preprocessing import read_preprocessing
 
@@ -84,16 +84,7 @@ def save_model(model: SimCLRModel, path: Path, **more: Any) -> None:
 def load_model(path: Path, device: str | torch.device = "cpu") -> SimCLRModel:
     """The model that `save_model` wrote, in eval mode. Nothing in the file can run code."""
     about, weights = read_model_file(path, "a SimCLR model that sla wrote")
-    try:
-        if about.pop("task", None) != "simclr":
-            raise InputError(f"{path}: not a SimCLR model that sla wrote")
-        if about["format"] != FORMAT:
-            raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
-        about["options"].pop("pretrained", None)  # a file must not have us download something
-        model = build_model(about)
-        model.load_state_dict(weights)
-    except (MissingExtraError, InputError):
-        raise
-    except Exception as error:  # whatever a damaged description leads to
-        raise InputError(f"{path}: its description is damaged ({type(error).__name__})") from error
+    if about.pop("task", None) != "simclr":
+        raise InputError(f"{path}: not a SimCLR model that sla wrote")
+    model = restore_model(path, about, weights, build_model, "options", FORMAT)
     return model.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]

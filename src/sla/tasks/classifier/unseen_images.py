@@ -1,14 +1,22 @@
-"""Images that a classifier's run has not trained on, found by the record of its images."""
+"""Images that a classifier's run has not trained on, found by the record of its images.
 
-from typing import NamedTuple
+Of a run from before there was a record, and where no image is to be read, they are found by their number.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sla.errors import InputError
+from sla.datasets.objects import source_name
+from sla.errors import InputError, shown
 from sla.images.content import dataset_keys
 from sla.images.store import Dataset, Splits
 from sla.progress import Progress
+from sla.runs.defaults import same_source
 from sla.runs.images_record import TEST, TRAIN, UNUSED, VAL, ImagesRecord, Matched
+from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.split import split_images
 
 OTHER = "other"  # data of another source than the run's
 WHAT = {TEST: "test images", VAL: "held-out images", OTHER: ""}
@@ -25,6 +33,65 @@ class FoundImages(NamedTuple):
     def what(self) -> str:
         """What they are called in texts."""
         return WHAT[self.split]
+
+
+def find_own(
+    record: ImagesRecord, splits: Splits, source: str, folder: Path, progress: Progress
+) -> FoundImages | None:
+    """The run's test images, else its held-out ones; None where it has neither."""
+    if splits.test is not None:
+        return find_test(record, splits.test, place(folder, source), progress)
+    return find_held_out(record, splits, place(folder, source), progress) if record.count(VAL) else None
+
+
+def find_named(
+    record: ImagesRecord | None, splits: Splits, data: Any, source: str, folder: Path, progress: Progress
+) -> FoundImages:
+    """The test images of the data that are named, else all; `source`: of the run's own data."""
+    part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
+    if record is not None:
+        return find_other(record, part, place(folder, data), progress)
+    learnt = splits.test is None and same_source(source_name(data), source)
+    most = "the run learnt from most of these images; without naming them, those held out are taken"
+    note = f"{shown(source_name(data))}: {most}" if learnt else unrecorded(folder)
+    return FoundImages(part, OTHER, [note])
+
+
+def find_by_number(
+    config: ClassifierConfig, splits: Splits, before: dict[str, int], folder: Path, notes: list[str]
+) -> FoundImages | None:
+    """As `find_own`, without a record: refused where the number of images is not the one `before`.
+
+    Which images are held out follows from all there are: with another number it would be others.
+    """
+    if splits.test is not None:
+        return FoundImages(splits.test, TEST, notes)
+    if splits.val is not None:
+        return FoundImages(splits.val, VAL, notes)
+    if not config.data.hold_out:
+        return None
+    train, held = split_images(config, splits, [])
+    assert held is not None
+    before = before or {"val": len(held)}
+    if before.get("val") != len(held) or before.get("train") not in (None, len(train)):
+        raise InputError(
+            f"{shown(source_name(config.data.source))}: its images have changed since {shown(folder)} was "
+            "trained, so which were held out is not known: name other data, which the run has not seen"
+        )
+    return FoundImages(held, VAL, notes)
+
+
+def place(folder: Path, data: Any) -> str:
+    """Which run on which data, as notes begin."""
+    return f"{shown(folder)} on {shown(source_name(data))}"
+
+
+def unrecorded(folder: Path) -> str:
+    """The note on a run without a record."""
+    return (
+        f"{shown(folder)}: written before runs recorded their images: whether it trained on any of "
+        "these is not known"
+    )
 
 
 def find_test(record: ImagesRecord, part: Dataset, where: str, progress: Progress) -> FoundImages:

@@ -1,0 +1,42 @@
+"""Which model of a run is opened: its checkpoint, the stage that trained it, and its files."""
+
+from pathlib import Path
+
+from sla.errors import InputError, shown
+from sla.runs.checkpoint import find_checkpoint, step_of
+from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
+from sla.tasks.classifier.config import DISTIL, FEATURES
+
+
+def chosen_checkpoint(folder: Path) -> str:
+    """What the result says; of a run that has only begun, what it has."""
+    chosen = read_result(folder).get("chosen", {}).get("checkpoint")
+    if chosen in (FEATURES, "last", "best"):
+        return str(chosen)
+    return FEATURES if _has_begun(folder, FEATURES) and not _has_begun(folder, MAIN_STAGE) else "last"
+
+
+def stage_of(folder: Path, checkpoint: str) -> str:
+    """The last stage, whose model is the student, once it has begun; the first for the quick model."""
+    if checkpoint == FEATURES:
+        return FEATURES
+    return DISTIL if _has_begun(folder, DISTIL) else MAIN_STAGE
+
+
+def find_opened_file(folder: Path, checkpoint: str) -> Path:
+    """The file with the model of a checkpoint; `features` is the quick model of the first stage."""
+    if checkpoint != FEATURES:
+        return find_model_file(folder, checkpoint, stage_of(folder, checkpoint))
+    if not _has_begun(folder, FEATURES):
+        raise InputError(f"{shown(folder)}: this run has no stage features")
+    return find_model_file(folder, "last", FEATURES)
+
+
+def folders_with(model_file: Path) -> list[Path]:
+    """The folders with this model: of a best that is also last, other files lie beside last alone."""
+    own = model_file.parent
+    return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
+
+
+def _has_begun(folder: Path, stage: str) -> bool:
+    return find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last") is not None

@@ -1,0 +1,35 @@
+"""The accuracies of a classifier's result as a table."""
+
+from typing import Any
+
+from sla.runs.run import ScoreTable
+from sla.stats import share
+from sla.tasks.classifier.config import FEATURES
+
+HEADER = ("", "inference", "accuracy %", "95% interval", "ECE %")
+GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
+STARS = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
+
+
+def make_table(result: dict[str, Any], method: str) -> ScoreTable:
+    """A row for each checkpoint, split and inference of the result of a run with this method."""
+    rows, grown = list[tuple[str, ...]](), "grown" in result
+    chosen = result.get("chosen") or {"checkpoint": "last", "inference": result["headline"]}
+    for checkpoint, found in result["accuracies"].items():
+        name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
+        for split in ("test", "val"):
+            for inference, scores in found.get(split, {}).items():
+                marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
+                numbers = _numbers(scores, result["images"][split], grown)
+                rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
+    views = result.get("view_accuracy")
+    advice = () if views is None else (f"{method}: {views['advice']}",)
+    return ScoreTable((*HEADER, *(GROUPS if grown else ())), rows, advice, (STARS,))
+
+
+def _numbers(scores: dict[str, float], count: int, grown: bool) -> tuple[str, ...]:
+    """The columns of numbers; of a run that has grown, with those of old and of new classes."""
+    interval = share(round(scores["top1"] * count / 100), count).ends()
+    groups = ("old", "new") if grown else ()
+    of_groups = (f"{scores[name]:.2f}" if name in scores else "" for name in groups)
+    return (f"{scores['top1']:.2f}", interval, f"{scores['ece']:.1f}", *of_groups)
