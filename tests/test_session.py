@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 
@@ -208,6 +209,18 @@ def test_every_process_ends_when_one_fails(tmp_path, end, words):
     done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert words in done.stderr
+
+
+def test_a_group_that_cannot_meet_says_so(tmp_path, monkeypatch):
+    def unreachable(backend):
+        raise dist.DistNetworkError("The client socket has timed out after 1800000ms\nframe #0: ...")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "init_process_group", unreachable)
+    for call in (lambda: train(make_config(tree()), tmp_path / "run"), lambda: preview(make_config(tree()))):
+        with pytest.raises(SLAError, match=r"^the connection to another process of the run was lost: .*$"):
+            call()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("size", [1, 7, 360])
