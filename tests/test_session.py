@@ -615,11 +615,14 @@ def test_float16_resumes_with_its_scale(tmp_path, stop_at):
 def test_a_failed_start_leaves_its_place_free_and_killed_checkpoints_go(tmp_path):
     bad = tree(method={"views": "rgb3"})  # digits have one channel: it fails in the first step
     refused("3 channels", train, make_config(bad), tmp_path / "run")
-    stale = tmp_path / "run" / "checkpoint" / ".last-00000001.dead"
+    checkpoints = tmp_path / "run" / "checkpoint"
+    unwritten, half_removed = checkpoints / ".last-00000002.dead", checkpoints / "last-00000001"
     run = train(make_config(tree(run={"iterations": 2})), tmp_path / "run")
-    stale.mkdir()
+    kept = {path.name for path in checkpoints.iterdir()}
+    for left in (unwritten, half_removed):
+        left.mkdir()
     train(make_config(tree(run={"iterations": 2})), tmp_path / "run", resume=True)
-    assert not stale.exists()
+    assert {path.name for path in checkpoints.iterdir()} == kept
     assert run.config.method.views == "rot4"
 
 
