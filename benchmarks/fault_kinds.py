@@ -174,7 +174,7 @@ def change_data(place: Place, trial: Trial, folder: Path, gone: bool) -> Outcome
     shutil.copytree(place.base / "data", own.base / "data", copy_function=os.link)
     (own.base / "first").symlink_to(place.base / "first")
     stage = _begun(own, trial, folder / "run")
-    used = [path for path in sorted((own.base / "data").rglob("*.png")) if path.parent.name in "0123"]
+    used = [path for name in "0123" for path in sorted((own.base / "data" / "train" / name).iterdir())]
     picture, other = trial.stream.sample(used, 2)
     kept = picture.read_bytes()
     picture.unlink()
@@ -209,7 +209,8 @@ def damage(place: Place, trial: Trial, folder: Path, how: str) -> Outcome:
     checkpoints = {path.parent for path in (folder / "out").rglob("*-*/state.safetensors")}
     newest = max(checkpoints, key=lambda path: path.stat().st_mtime_ns)
     chosen = newest if stream.random() < 0.7 else stream.choice(sorted(checkpoints))
-    path = chosen / stream.choice(("weights.safetensors", "state.safetensors", "checksums.json"))
+    names = ("weights.safetensors", "state.safetensors", "checksums.json")
+    path = chosen / stream.choice([name for name in names if (chosen / name).exists()])
     path.write_bytes(_damaged(path.read_bytes(), how, stream))
     ended = Started(place.again(trial.task, folder), partial(at_home, folder)).wait()
     if ended.one_line:

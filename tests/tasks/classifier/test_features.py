@@ -27,6 +27,7 @@ from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.session import preview
 from sla.stats import mcnemar, paired_shares
+from sla.tasks.classifier import features
 from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
@@ -108,6 +109,22 @@ def test_a_stopped_one_resumes_to_the_same_bytes(quick_run, finished_run, tiny_s
     assert resumed.result["accuracies"] == quick_run.result["accuracies"]
     for name in (f"checkpoint/last-00000008/{WEIGHTS}", "metrics.csv"):
         assert (resumed.folder / name).read_bytes() == (quick_run.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("write", ["write_scores", "write_unlike"])
+def test_one_that_ended_while_it_was_written_is_not_half_there(
+    quick_run, finished_run, tiny_settings, tmp_path, monkeypatch, write
+):
+    settings = quick_settings(tiny_settings, finished_run, method__name="features")
+    with monkeypatch.context() as patched:
+        patched.setattr(features, write, lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # as abrupt as a kill
+            sla.fit("digits", tmp_path / "run", **settings)
+    sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    folders = (quick_run.folder, tmp_path / "run")
+    written = [{path.name for path in folder.glob("checkpoint/last-*/*")} for folder in folders]
+    assert written[0] == written[1]
+    assert {"scores-cross-validated.safetensors", "unlike.safetensors"} <= written[0]
 
 
 @pytest.mark.parametrize(
