@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
 
@@ -209,6 +210,18 @@ def test_every_process_ends_when_one_fails(tmp_path, end, words):
     done = subprocess.run(launch, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert words in done.stderr
+
+
+def test_a_group_that_cannot_meet_says_so(tmp_path, monkeypatch):
+    def unreachable(backend):
+        raise dist.DistNetworkError("The client socket has timed out after 1800000ms\nframe #0: ...")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "init_process_group", unreachable)
+    for call in (lambda: train(make_config(tree()), tmp_path / "run"), lambda: preview(make_config(tree()))):
+        with pytest.raises(SLAError, match=r"^the connection to another process of the run was lost: .*$"):
+            call()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("size", [1, 7, 360])
@@ -603,11 +616,14 @@ def test_float16_resumes_with_its_scale(tmp_path, stop_at):
 def test_a_failed_start_leaves_its_place_free_and_killed_checkpoints_go(tmp_path):
     bad = tree(method={"views": "rgb3"})  # digits have one channel: it fails in the first step
     refused("3 channels", train, make_config(bad), tmp_path / "run")
-    stale = tmp_path / "run" / "checkpoint" / ".last-00000001.dead"
+    checkpoints = tmp_path / "run" / "checkpoint"
+    unwritten, half_removed = checkpoints / ".last-00000002.dead", checkpoints / "last-00000001"
     run = train(make_config(tree(run={"iterations": 2})), tmp_path / "run")
-    stale.mkdir()
+    kept = {path.name for path in checkpoints.iterdir()}
+    for left in (unwritten, half_removed):
+        left.mkdir()
     train(make_config(tree(run={"iterations": 2})), tmp_path / "run", resume=True)
-    assert not stale.exists()
+    assert {path.name for path in checkpoints.iterdir()} == kept
     assert run.config.method.views == "rot4"
 
 

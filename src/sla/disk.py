@@ -40,6 +40,13 @@ def remove_temporaries(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_temporaries_of(path: Path) -> None:
+    """The same for one file; whoever writes it must hold its lock."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        if TEMPORARY.fullmatch(left.name):
+            left.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def exclusive(path: Path, wait: bool = True) -> Iterator[None]:
     """One process at a time runs the block for this path; the lock of a dead process is released.

@@ -60,10 +60,11 @@ def train(
     `splits` are data already in memory, or objects; otherwise the configuration says where they come from.
     Returns the run class of the configuration's task.
     """
-    folder, begun, group = Path(out), Deadline(0.0), join_group()
-    progress = progress if group.leads else QUIET
+    folder, begun = Path(out), Deadline(0.0)
     with explaining_failures(folder), ExitStack() as stack:
+        group = join_group()
         stack.callback(leave_group, group)
+        progress = progress if group.leads else QUIET
         stack.enter_context(torch.random.fork_rng(devices=[]))  # the caller's random state is not ours
         if group.leads:
             lock_run_folder(folder, resume, stack)
@@ -101,8 +102,9 @@ def preview(
 
     Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
     """
-    task, begun, group = TASKS[config.task], Deadline(0.0), join_group()
+    task, begun = TASKS[config.task], Deadline(0.0)
     with explaining_failures(Path()), ExitStack() as stack:
+        group = join_group()
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET

@@ -81,6 +81,7 @@ MAY_IMPORT["__init__"] |= {"datasets", "tasks", "session"}
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
     "anytime": 11,
     "augment": 24,
+    "faults": 40,
     "fewshot_gain": 32,
     "fewshot_heads": 8,
     "fewshot_pretrained": 24,

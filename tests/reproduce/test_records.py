@@ -73,6 +73,15 @@ def test_what_was_edited_is_refused_with_its_row(tmp_path, old, new, said):
     assert "\n" not in message
 
 
+def test_what_a_killed_write_left_goes_and_other_files_stay(tmp_path):
+    table = tmp_path / "runs.csv"
+    for name in (".runs.csv.0123456789ab", ".runs.csv.mine", ".other.csv.0123456789ab"):
+        (tmp_path / name).write_text("cut")
+    add_records(table, [made()])
+    kept = {".runs.csv.mine", ".other.csv.0123456789ab", ".runs.csv.lock", "runs.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
 def test_a_job_with_other_numbers_is_refused_and_nothing_is_lost(tmp_path):
     table = tmp_path / "runs.csv"
     add_records(table, [made(0), made(1)])

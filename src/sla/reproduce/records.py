@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from sla.disk import exclusive, replacing
+from sla.disk import exclusive, remove_temporaries_of, replacing
 from sla.errors import InputError, listed, nearest, shown
 from sla.recipes import SCALES
 from sla.reproduce.jobs import content_key
@@ -123,6 +123,7 @@ def add_records(path: Path, records: Iterable[Record]) -> int:
     format: `add_records(path, [])` rewrites an older table.
     """
     with exclusive(path.with_name(f".{path.name}.lock")):
+        remove_temporaries_of(path)
         old = read_records(path)
         rows = unite_tables([old, {record.key: record for record in records}])
         with replacing(path) as file:

@@ -80,9 +80,12 @@ def save_checkpoint(
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Take away what killed processes left of checkpoints they were writing; the run must be locked."""
+    """Take away what killed processes left of checkpoints they wrote or removed; the run must be locked."""
     for left in folder.glob(".*") if folder.is_dir() else ():
         shutil.rmtree(left, ignore_errors=True)
+    for name in ("last", "best"):
+        for older in _all(folder, name)[:-1]:
+            shutil.rmtree(older, ignore_errors=True)
 
 
 def step_of(checkpoint: Path) -> int:

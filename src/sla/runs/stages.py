@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from sla.disk import check_space, replacing
 from sla.errors import InputError
 from sla.progress import Progress
-from sla.runs.checkpoint import Position, find_checkpoint, read_position, step_of
+from sla.runs.checkpoint import STATE, Position, check_file, find_checkpoint, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
 from sla.runs.folder import CONFIG, MAIN_STAGE, resume_command, stage_folder
@@ -108,6 +108,7 @@ def _finish(stage: Stage, config: Tree, folder: Path, group: Group) -> Tree:
     found = find_checkpoint(stage_folder(folder, stage.name) / "checkpoint", "last")
     if not group.leads or found is None:
         return config
+    check_file(found / STATE)
     finished: Tree = stage.finish(config, read_position(found))
     if finished != config:
         _write(finished, folder)

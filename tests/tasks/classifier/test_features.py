@@ -15,17 +15,19 @@ from PIL import Image
 
 import sla
 from commands import sla as command
+from refusals import refused
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.methods import Features
 from sla.progress import Progress
 from sla.report.ending import by_confidence, describe_unjudged
-from sla.runs.checkpoint import WEIGHTS
+from sla.runs.checkpoint import STATE, WEIGHTS
 from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.session import preview
 from sla.stats import mcnemar, paired_shares
+from sla.tasks.classifier import features
 from sla.tasks.classifier.choice import Candidate, choose_model
 from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
@@ -108,6 +110,42 @@ def test_a_stopped_one_resumes_to_the_same_bytes(quick_run, finished_run, tiny_s
     assert resumed.result["accuracies"] == quick_run.result["accuracies"]
     for name in (f"checkpoint/last-00000008/{WEIGHTS}", "metrics.csv"):
         assert (resumed.folder / name).read_bytes() == (quick_run.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("write", ["write_scores", "write_unlike"])
+def test_one_that_ended_while_it_was_written_is_not_half_there(
+    quick_run, finished_run, tiny_settings, tmp_path, monkeypatch, write
+):
+    settings = quick_settings(tiny_settings, finished_run, method__name="features")
+    with monkeypatch.context() as patched:
+        patched.setattr(features, write, lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # as abrupt as a kill
+            sla.fit("digits", tmp_path / "run", **settings)
+    sla.fit("digits", tmp_path / "run", resume=True, **settings)
+    folders = (quick_run.folder, tmp_path / "run")
+    written = [{path.name for path in folder.glob("checkpoint/last-*/*")} for folder in folders]
+    assert written[0] == written[1]
+    assert {"scores-cross-validated.safetensors", "unlike.safetensors"} <= written[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (WEIGHTS, lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+        (STATE, lambda content: content.replace(rb"skipped\": 0", rb"skipped\": 1")),
+    ],
+)
+def test_a_damaged_first_stage_gives_no_result(
+    two_stage_run, finished_run, tiny_settings, tmp_path, name, damage
+):
+    """The quick model, or its state, is readable but not what was written when the last stage is over."""
+    folder = shutil.copytree(two_stage_run.folder, tmp_path / "run")
+    (folder / "result.json").unlink()
+    path = folder / "features" / "checkpoint" / "last-00000008" / name
+    path.write_bytes(damage(path.read_bytes()))
+    settings = quick_settings(tiny_settings, finished_run, stages="features, train")
+    refused(f"{path}: damaged", sla.fit, "digits", folder, resume=True, **settings)
+    assert not (folder / "result.json").exists()
 
 
 def test_every_command_takes_it(quick_run, finished_run, tmp_path):

@@ -139,6 +139,9 @@ class FeatureFit(Trainer):
         self.memory = Embedded(len(plan.train), self.copies, self.model.num_features)
         self.metrics = MetricsFile(folder / "metrics.csv", ["train", "val_cross_validated", "val_single"])
         self.found: dict[str, Any] = {}  # by cross-validation, for the model's file
+        # Scores of training pictures when they were held out, and the rule: beside the weights, at the end.
+        self.held_out: Scores | None = None
+        self.rule: UnlikeRule | None = None
 
     def fit(self, stop: Stop, progress: Progress = QUIET) -> bool:
         """The leading process works, the others wait for it."""
@@ -162,6 +165,11 @@ class FeatureFit(Trainer):
         """A classifier for `sla.load`; `about` has what cross-validation found."""
         about = {"step": self.position.step, "preprocessing": preprocessing_of(self.config).to_dict()}
         save(self.model, path, **about, cross_validation=self.found)
+        # Here, so that the checkpoint appears with them.
+        if self.held_out is not None:
+            write_scores(scores_file(path.parent, CROSS_VALIDATED), self.held_out)
+        if self.rule is not None:
+            write_unlike(path.parent, self.rule)
 
     def cost(self) -> dict[str, Any]:
         """Forward passes alone."""
@@ -193,24 +201,15 @@ class FeatureFit(Trainer):
                 saved = now
             if stop.requested:
                 return False
-        row, held_out = self._solve(progress)
+        row, self.held_out = self._solve(progress)
         plain, targets = self.memory.features[:, 0].cpu(), torch.from_numpy(self.train.targets)
-        rule = leave_one_out_rule(plain, targets, self.model.num_classes)
+        self.rule = leave_one_out_rule(plain, targets, self.model.num_classes)
         self.memory, self.position.step = None, self.steps
         self.position.seconds = before + time.monotonic() - started
         self.metrics.start(0)
         self.metrics.add(self.steps, row)
         self._checkpoint("last")
-        self._write_beside(held_out, rule)
         return True
-
-    def _write_beside(self, held_out: Scores, rule: UnlikeRule | None) -> None:
-        """Beside the weights: the scores of training pictures when they were held out, and the rule."""
-        checkpoint = find_checkpoint(self.folder / "checkpoint", "last")
-        assert checkpoint is not None
-        write_scores(scores_file(checkpoint, CROSS_VALIDATED), held_out)
-        if rule is not None:
-            write_unlike(checkpoint, rule)
 
     @torch.inference_mode()
     def _embed(self, images: Tensor) -> Tensor:

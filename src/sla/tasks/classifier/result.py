@@ -16,7 +16,7 @@ from sla.factory import load, read_saved
 from sla.images.store import Dataset
 from sla.methods import Features
 from sla.progress import Progress
-from sla.runs.checkpoint import WEIGHTS, find_checkpoint, read_state, step_of
+from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint, read_state, step_of
 from sla.runs.folder import CONFIG, stage_folder
 from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
 from sla.runs.preprocessing import read_preprocessing
@@ -64,6 +64,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     judged = evaluate_checkpoints(trainer.folder, partial(_judge, trainer, progress, {}))
     quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
     if quick is not None:
+        check_file(quick / WEIGHTS)
         judged[FEATURES] = step_of(quick), _judge(trainer, progress, {}, FEATURES, quick / WEIGHTS)
         chosen = _choose({name: one for name, (_, one) in judged.items()}, progress)
     # From here on nothing is chosen.
