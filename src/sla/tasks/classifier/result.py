@@ -62,19 +62,19 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"testing on {said} images")
     judged = evaluate_checkpoints(trainer.folder, partial(_judge, trainer, progress, {}))
-    quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
+    quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
     if quick is not None:
         check_file(quick / WEIGHTS)
         judged[FEATURES] = step_of(quick), _judge(trainer, progress, {}, FEATURES, quick / WEIGHTS)
-        chosen = _choose({name: one for name, (_, one) in judged.items()}, progress)
+    found = {name: one for name, (_, one) in judged.items()}
+    chosen = None if quick is None else _choose(found, progress)
     # From here on nothing is chosen.
     scores: dict[str, dict[str, Any]] = {}
     taught: dict[str, dict[str, Tensor]] = {}
     for name, (step, one) in judged.items():
         same = next((known for known in scores if judged[known][1] is one), None)
         scores[name] = scores[same] if same else {"step": step, **_score(trainer, progress, taught, one)}
-    _say_uncalibrated({name: one for name, (_, one) in judged.items()}, progress)
-    found = {name: one for name, (_, one) in judged.items()}
+    _say_uncalibrated(found, progress)
     return {
         "headline": trainer.model.method.headline,
         "accuracies": scores,
