@@ -2,15 +2,17 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from sla.disk import replacing
 from sla.errors import InputError
@@ -18,6 +20,25 @@ from sla.trees import parse_json
 
 KEY = "sla"  # under which the file's metadata has the description
 CHECKSUM = "checksum"  # of a description
+SPARE = 1 << 22  # elements of new tensors that need not be weights
+MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+
+
+class SizeLimit(TorchFunctionMode):
+    """Within the block no larger network is built than these weights can fill; each size is checked first."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.left = SPARE + 2 * sum(value.numel() for value in weights.values())
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count what is made anew."""
+        if func in MAKERS:
+            size = (kwargs or {}).get("size", args[0] if args and not isinstance(args[0], int) else args)
+            self.left -= math.prod(one for one in size if isinstance(one, int))
+            if self.left < 0:
+                raise InputError("it describes a larger network than its weights are of")
+        return func(*args, **(kwargs or {}))
 
 
 def write_model_file(
@@ -90,5 +111,5 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for name, value in sorted(tensors.items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-        found.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -16,6 +16,7 @@ from sla.errors import InputError, shown
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs a program
 MAX_PIXELS = 178_956_970  # Pillow's own limit; 512 MiB as RGB
+MAX_SIDE = 8192  # pixels to which a side is resized
 REDUCING_GAP = 2.0  # a huge image is first reduced cheaply, to at least this many times the final size
 
 BLOCK = 1 << 20  # values scaled at a time: a large image must not be converted to float64 at once

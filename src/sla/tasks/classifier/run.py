@@ -44,6 +44,7 @@ from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, stud
 from sla.tasks.classifier.evaluation import Outputs, find_rules, infer, infer_crops
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.known_images import OTHER, FoundImages, find_held_out, find_other, find_test
+from sla.tasks.classifier.result_check import check_result
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlike import read_unlike
 
@@ -62,6 +63,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def __init__(self, folder: str | Path, checkpoint: str = CHOSEN, device: str = "cpu") -> None:
         super().__init__(folder, checkpoint, device)
+        check_result(self.result, self.folder)
         found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)

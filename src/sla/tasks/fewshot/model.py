@@ -12,7 +12,7 @@ from sla.backbones import create_backbone
 from sla.errors import InputError, MissingExtraError, nearest
 from sla.inference import aggregate_views, select_view
 from sla.labels import join_labels
-from sla.model_file import KEY, read_model_file, write_model_file
+from sla.model_file import KEY, SizeLimit, read_model_file, write_model_file
 from sla.runs.preprocessing import read_preprocessing
 from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.loss import smoothed_cross_entropy
@@ -128,7 +128,8 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
         if about["format"] != FORMAT:
             raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
         about["backbone_options"].pop("pretrained", None)  # a file must not have us download something
-        model = build_model(about)
+        with SizeLimit(weights):
+            model = build_model(about)
         model.load_state_dict(weights)
     except (MissingExtraError, InputError):
         raise

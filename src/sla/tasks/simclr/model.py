@@ -11,7 +11,7 @@ from sla.augment.preprocessing import Preprocessing
 from sla.backbones import create_backbone
 from sla.contrastive import contrast_logits
 from sla.errors import InputError, MissingExtraError
-from sla.model_file import read_model_file, write_model_file
+from sla.model_file import SizeLimit, read_model_file, write_model_file
 from sla.runs.distributed import Group
 from sla.runs.preprocessing import read_preprocessing
 
@@ -90,7 +90,8 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> SimCLRModel:
         if about["format"] != FORMAT:
             raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
         about["options"].pop("pretrained", None)  # a file must not have us download something
-        model = build_model(about)
+        with SizeLimit(weights):
+            model = build_model(about)
         model.load_state_dict(weights)
     except (MissingExtraError, InputError):
         raise
