@@ -7,6 +7,7 @@ started, a file written outside the reader's own folder.
 
 import codecs
 import contextlib
+import gc
 import mmap
 import os
 import resource
@@ -134,7 +135,16 @@ def run(reader: Reader, seed: int, count: int, warm_up: int = 200) -> Outcome:
             sys.stdout.flush()
             child = os.fork()
             if child == 0:
-                _child(reader, seed, first, count, warm_up if first == 0 else 50, top, counts, said.fileno())
+                _child(
+                    reader,
+                    seed,
+                    first,
+                    count,
+                    warm_up if first == 0 else min(warm_up, 50),
+                    top,
+                    counts,
+                    said.fileno(),
+                )
             status = _wait(child, counts)
             stopped = int(counts[INDEX])
             if status == 0:
@@ -174,6 +184,7 @@ def _child(
 ) -> None:
     """Everything in the forked process, which ends here."""
     try:
+        gc.freeze()  # what the parent left is not collected here, where it would look like a reader's doing
         folder = top / f"from-{first}"
         folder.mkdir()
         os.chdir(folder)

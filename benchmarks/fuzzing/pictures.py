@@ -132,6 +132,10 @@ def _tiff(rng: Random, data: bytes) -> bytes:
 
 
 def open_image(_: Path):
+    import PIL.ImageCms  # Pillow imports it when it first meets a LAB image
+
+    assert PIL.ImageCms
+
     def read(path: Path) -> None:
         head = path.read_bytes()[-1:]
         if head > b"\xc0":
@@ -148,4 +152,4 @@ def open_image(_: Path):
     return read
 
 
-READERS = [Reader("image", make, open_image, "a.jpg", MEMORY)]
+READERS = [Reader("image", make, open_image, "a.jpg", MEMORY, claims=True)]
