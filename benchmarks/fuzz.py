@@ -6,7 +6,7 @@
 
 Each reader is a process that is watched (benchmarks/fuzzing/guard.py). The rows of results/fuzz.csv are
 replaced reader by reader, and the table in docs/trust.md is made from them. It ends with 1 if an input led to
-anything else; `--replay` reads one of them again, without the watch. About 25 minutes on one core.
+anything else; `--replay` reads one of them again, without the watch. About 35 minutes on one core.
 """
 
 import argparse

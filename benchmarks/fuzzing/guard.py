@@ -167,7 +167,7 @@ def run(reader: Reader, seed: int, count: int, warm_up: int = 200) -> Outcome:
 
 
 def _wait(child: int, counts: np.ndarray) -> int:
-    last, since = -1, time.monotonic()
+    last, since, pause = -1, time.monotonic(), 0.005
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -176,7 +176,8 @@ def _wait(child: int, counts: np.ndarray) -> int:
             last, since = int(counts[INDEX]), time.monotonic()
         if time.monotonic() - since > STALLED:
             os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.5)
 
 
 def _child(
