@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make lint | make format | make docs | make bench | make faults
+# make demo | make test | make test-all | make lint | make format | make docs | make bench | make faults | make fuzz
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs bench faults
+.PHONY: setup demo test test-all lint format docs bench faults fuzz
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -46,3 +46,7 @@ bench: setup
 # Kills and other faults in runs of every task: about ten minutes of one core. `make faults FAULTS=--quick` is a part of it.
 faults: setup
 	@$(BIN)/python benchmarks/faults.py $(FAULTS)
+
+# 100,000 damaged and hostile files for every reader: about 35 minutes on one core. FUZZ='--reader zip --inputs 5000' for a part.
+fuzz: setup
+	@$(BIN)/python benchmarks/fuzz.py $(FUZZ)

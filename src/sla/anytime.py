@@ -75,7 +75,7 @@ class AnytimeRule:
         try:
             order = tuple(values["order"])
             return cls(order, float(values["strictness"]), float(values["agreement"]), int(values["images"]))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"not an anytime rule: {values!r}") from None
 
 

@@ -12,11 +12,11 @@ from torch.nn.parameter import is_lazy
 from sla.anytime import AnytimeRule
 from sla.backbones import create_backbone
 from sla.classifier import Classifier
-from sla.errors import InputError, MissingExtraError
+from sla.errors import InputError, MissingExtraError, shown
 from sla.heads import check_device
 from sla.methods import METHODS, SLA, Method, find_method, takes_views
 from sla.methods.removed import drop_removed
-from sla.model_file import read_model_file, write_model_file
+from sla.model_file import SizeLimit, read_model_file, write_model_file
 from sla.plugins import import_plugin, is_passed, name_of, passed_name, passing
 from sla.views import Views, check_views, parse_views
 
@@ -112,7 +112,8 @@ def load(
     if views is not None:
         check_views(views)
     described, weights = read_saved(path)
-    model = build(described, path, backbone=backbone, method=method, views=views)
+    with SizeLimit(weights):
+        model = build(described, path, backbone=backbone, method=method, views=views)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -178,9 +179,8 @@ def check_view_names(described: dict[str, Any], views: Views) -> None:
     """Raise an error unless the views are called as those that the described classifier was trained with."""
     known, given = described.get("view_names"), list(views.names)
     if known is not None and known != given:
-        raise InputError(
-            f"the model was trained with the views {', '.join(map(str, known))}, not {', '.join(given)}"
-        )
+        names = shown(", ".join(map(str, known)))
+        raise InputError(f"the model was trained with the views {names}, not {', '.join(given)}")
 
 
 def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

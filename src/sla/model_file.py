@@ -2,16 +2,18 @@
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError
@@ -19,6 +21,26 @@ from sla.trees import parse_json
 
 KEY = "sla"  # under which the file's metadata has the description
 CHECKSUM = "checksum"  # of a description
+SPARE = 1 << 22  # elements of new tensors that need not be weights
+MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+
+
+class SizeLimit(TorchFunctionMode):
+    """Within the block no larger network is built than these weights can fill; each size is checked first."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.left = SPARE + 2 * sum(value.numel() for value in weights.values())
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count what is made anew."""
+        if func in MAKERS:
+            size = (kwargs or {}).get("size", args[0] if args and not isinstance(args[0], int) else args)
+            self.left -= math.prod(one for one in size if isinstance(one, int))
+            if self.left < 0:
+                raise InputError("it describes a larger network than its weights are of")
+        return func(*args, **(kwargs or {}))
+
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -80,7 +102,8 @@ def restore_model(
         if about["format"] != form:
             raise InputError(f"{path}: written in format {about['format']}, this version reads {form}")
         about[options].pop("pretrained", None)  # a file must not have us download something
-        model = build(about)
+        with SizeLimit(weights):
+            model = build(about)
         model.load_state_dict(weights)
     except (MissingExtraError, InputError):
         raise
@@ -118,5 +141,5 @@ def _digest(tensors: dict[str, Tensor]) -> str:
     found = hashlib.blake2b(digest_size=16)
     for name, value in sorted(tensors.items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-        found.update(np.ascontiguousarray(value.detach().cpu().numpy()).tobytes())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()

@@ -5,7 +5,8 @@ from typing import Any
 
 import yaml
 
-DEEPEST = 100  # levels
+DEEPEST = 100  # levels, also where anchors are followed
+LONGEST = 400  # characters of a number
 LARGEST = 1_000_000  # values, each as often as anchors repeat it
 
 
@@ -23,14 +24,25 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(f"{error.problem or error.context}{where}") from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).partition("\n")[0]) from None
+    except (AttributeError, IndexError, KeyError, TypeError, OverflowError):  # of PyYAML, at `!!int ""`
+        raise ValueError("a value that is not what its tag says") from None
 
 
 def parse_json(text: str | bytes) -> Any:
     """The tree of a JSON document; deep nesting is a ValueError too."""
     try:
-        return json.loads(text)
+        tree = json.loads(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+    level = [tree]
+    for _ in range(DEEPEST):
+        inner = (
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)
+        )
+        level = [part for parts in inner for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return tree
+    raise ValueError(f"nested deeper than {DEEPEST} levels")
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,6 +50,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self.depth = 0
         self.sizes: dict[int, int] = {}  # of nodes, by identity
+        self.heights: dict[int, int] = {}  # levels below and with a node
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """As PyYAML's own, to a limited depth and size."""
@@ -54,17 +67,31 @@ class _Loader(yaml.SafeLoader):
             below = node.value if isinstance(node, yaml.CollectionNode) else []
             parts = [part for one in below for part in (one if isinstance(one, tuple) else (one,))]
             self.sizes[id(node)] = 1 + sum(self.sizes[id(part)] for part in parts)
+            self.heights[id(node)] = 1 + max((self.heights[id(part)] for part in parts), default=0)
             if self.sizes[id(node)] > LARGEST:
                 raise yaml.composer.ComposerError(None, None, f"more than {LARGEST:,} values", mark)
+            if self.heights[id(node)] > DEEPEST:
+                raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEEPEST} levels", mark)
         return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """As PyYAML's own, of no more digits than Python writes again."""
+        if len(node.value) > LONGEST:
+            raise yaml.constructor.ConstructorError(
+                problem=f"a number of more than {LONGEST} digits", problem_mark=node.start_mark
+            )
+        return super().construct_yaml_int(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As PyYAML's own, each key once."""
         lines: dict[str, int] = {}
-        for key, _ in node.value:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines:
                 problem = f"the key {name!r} is there twice, in lines {lines[name]} and {line}"
                 raise yaml.constructor.ConstructorError(problem=problem)
             lines[name] = line
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

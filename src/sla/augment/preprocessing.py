@@ -1,6 +1,5 @@
 """What an image goes through before a model sees it, as kept in the model's file."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from sla.augment.ops import Pipeline
 from sla.augment.pipelines import eval_pipeline
 from sla.errors import InputError, nearest
+from sla.images.decode import MAX_SIDE
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Preprocessing:
             raise InputError(f"preprocessing: augment must be text, not {self.augment!r}")
         for name in ("resolution", "stored_size"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise InputError(f"preprocessing: {name} must be a whole number above 0, not {value!r}")
-        for name, low in (("mean", -math.inf), ("std", 0.0)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIDE:
+                wanted = f"a whole number from 1 to {MAX_SIDE}"
+                raise InputError(f"preprocessing: {name} must be {wanted}, not {value!r}")
+        for name, low in (("mean", -1e9), ("std", 0.0)):
             value = getattr(self, name)
             if not isinstance(value, list | tuple) or not value or not all(_is_above(low, v) for v in value):
                 kind = "numbers" if name == "mean" else "numbers above 0"
@@ -63,4 +64,4 @@ class Preprocessing:
 
 
 def _is_above(low: float, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and low < value < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and low < value < 1e9

@@ -22,12 +22,18 @@ from sla.errors import InputError
 MAX_BYTES = 16 << 30
 MAX_FILES = 2_000_000
 CHUNK = 1 << 20
+LONGEST_HEADER = 1 << 20  # bytes of a member's long name or extended header
 # What the standard readers raise at a damaged archive; the second row: zipfile, at a bad field or a password.
 DAMAGE: tuple[type[Exception], ...] = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError),
-    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError, OSError),
+    *(ValueError, IndexError, OverflowError, struct.error, RuntimeError, OSError, MemoryError),
 )
 BAD_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # the name's fault, not the disk's
+HEADERS = 4096  # bytes of a tar that a member may take besides its content, on average
+EXTENDED = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
 Member = tuple[Any, str, int, str]  # with its name, its size, and why it is refused, if it is
 OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
@@ -64,8 +70,9 @@ def unpack_into(
                 found = ((m, m.filename, m.file_size, _zip_refusal(m)) for m in opened.infolist())
                 _extract(archive, found, partial(opened.extract, path=folder), *limits)
             return
-        with _decompressed(archive) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
+        with _decompressed(archive) as file:
+            stream = _Bounded(file, archive, max_bytes + HEADERS * max_files)
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:  # type: ignore[call-overload]
                 members = ((m, m.name, m.size, _tar_refusal(m)) for m in tar)
                 write = partial(tar.extract, path=folder, set_attrs=False, filter="data")
                 _extract(archive, members, write, *limits)
@@ -135,7 +142,36 @@ def _zip_refusal(member: zipfile.ZipInfo) -> str:
     return "" if kind in (0, 0o100000, 0o040000) else "is a link or a device"
 
 
+class _Header(tarfile.TarInfo):
+    """A header whose sizes are possible: tarfile reads long names into memory, and seeks by any number."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        """As the original."""
+        found = super().frombuf(buf, encoding, errors)
+        if found.size < 0 or (found.type in EXTENDED and found.size > LONGEST_HEADER):
+            raise ValueError(f"a header that claims {found.size:,} bytes")
+        return found
+
+
+class _Bounded:
+    """A stream that ends with an error after so many bytes: little data may unpack to endless zeros."""
+
+    def __init__(self, file: IO[bytes], archive: Path, most: int) -> None:
+        self.file, self.archive, self.left = file, archive, most
+
+    def read(self, size: int) -> bytes:
+        """As a file's."""
+        data = self.file.read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            raise InputError(f"{self.archive}: unpacks to more than is allowed; nothing was unpacked")
+        return data
+
+
 def _tar_refusal(member: tarfile.TarInfo) -> str:
+    if member.issparse() or member.size < 0:  # an extended header may have changed the size
+        return "is a sparse file" if member.issparse() else "has a negative size"
     if member.isreg() or member.isdir():
         return ""
     return "is a link" if member.issym() or member.islnk() else "is a device"

@@ -93,7 +93,7 @@ def _first_problem(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return "needs fields such as title and splits, as in sla's own catalogue.yaml"
     problem = error.errors()[0]
-    place = ".".join(str(part) for part in problem["loc"])
+    place = shown(".".join(str(part) for part in problem["loc"]))
     message = problem["msg"].removeprefix("Value error, ")
     return f"{place}: {message}" if place else message
 

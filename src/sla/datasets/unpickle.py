@@ -1,12 +1,13 @@
 """Pickles of arrays, read without running them: placeholders replace every name that a pickle refers to."""
 
+import mmap
 import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +29,8 @@ def load_pickle(path: str | Path) -> Any:
     if path.stat().st_size > MAX_BYTES:
         raise InputError(f"{path}: a pickle of more than {MAX_BYTES >> 30} GiB is not read")
     try:
-        with path.open("rb") as file:
-            return _settle(_Reader(file, path).load(), {})
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
+            return _settle(_Reader(held, path).load(), {})
     except InputError:
         raise
     except (MemoryError, RecursionError):
@@ -39,10 +40,21 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: a damaged pickle, or none ({reason})") from None
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):
+    """Written in Python, over a map of the file: the compiled one allocates what a file claims to hold."""
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)
+
     def __init__(self, file: Any, path: Path) -> None:
         super().__init__(file, encoding="bytes")  # pickles of Python 2: their text is bytes
         self.path = path
+
+    def load_bytearray8(self) -> None:
+        """As the original, but never of more bytes than there are."""
+        data = self.read(int.from_bytes(self.read(8), "little"))  # type: ignore[attr-defined]
+        self.append(bytearray(data))  # type: ignore[attr-defined]
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
 
     def find_class(self, module: str, name: str) -> Any:
         maker = MAKERS.get(f"{module}.{name}")
@@ -131,7 +143,7 @@ def _settle(value: Any, seen: dict[int, Any]) -> Any:
         settled = {}
         seen[id(value)] = value, settled
         for key, item in value.items():
-            settled[_text(key) if isinstance(key, bytes) else key] = _settle(item, seen)
+            settled[_text(key) if isinstance(key, bytes) else _settle(key, seen)] = _settle(item, seen)
         return settled
     elif isinstance(value, list):
         settled = []

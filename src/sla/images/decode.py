@@ -16,6 +16,7 @@ from sla.errors import InputError, shown
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # plain rasters: none runs a program
 MAX_PIXELS = 178_956_970  # Pillow's own limit; 512 MiB as RGB
+MAX_SIDE = 8192  # pixels to which a side is resized
 REDUCING_GAP = 2.0  # a huge image is first reduced cheaply, to at least this many times the final size
 
 BLOCK = 1 << 20  # values scaled at a time: a large image must not be converted to float64 at once
@@ -179,8 +180,9 @@ def to_8_bit(image: Image.Image) -> np.ndarray:
 
 def _stretched(values: np.ndarray) -> np.ndarray:
     flat = values.reshape(-1)
-    finite = flat[np.isfinite(flat)]
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    ends = [_ends(flat[start : start + BLOCK]) for start in range(0, len(flat), BLOCK)]
+    found = [pair for pair in ends if pair is not None]
+    low, high = min((pair[0] for pair in found), default=0.0), max((pair[1] for pair in found), default=0.0)
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     result = np.empty(flat.shape, np.uint8)
@@ -189,3 +191,9 @@ def _stretched(values: np.ndarray) -> np.ndarray:
         scaled = (block.clip(low, high) - low) * (255 / max(high - low, 1e-12))
         result[start : start + BLOCK] = scaled.round()
     return result.reshape(values.shape)
+
+
+def _ends(block: np.ndarray) -> tuple[float, float] | None:
+    """The smallest and the largest finite value; None where there is none."""
+    finite = block[np.isfinite(block)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else None

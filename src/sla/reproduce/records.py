@@ -139,15 +139,15 @@ def _parse(row: dict[str, Any], where: str) -> Record:
         record.percentages()
     except (ValueError, RecursionError, KeyError, TypeError) as error:  # ValueError: pydantic's and json's
         reason = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        key = ".".join(str(part) for part in reason["loc"])
+        key = shown(".".join(str(part) for part in reason["loc"]))
         raise InputError(f"{where}: {key or 'a field'}: {shown(str(reason['msg']))}") from None
     if record.key != content_key(record.kind, record.settings, record.seed, record.members):
         raise InputError(f"{where}: its key {shown(record.key)} is not that of its settings: edited by hand?")
     if record.scale not in SCALES:
         raise InputError(f"{where}: unknown scale {shown(record.scale)!r}{nearest(record.scale, SCALES)}")
     for name, value in record.percentages().items():
-        if not 0 <= value <= 100:  # NaN too
-            raise InputError(f"{where}: {shown(name)} is {value}, not a percentage")
+        if not isinstance(value, int | float) or not 0 <= value <= 100:  # NaN too
+            raise InputError(f"{where}: {shown(name)} is {shown(str(value))[:40]}, not a percentage")
     return record
 
 

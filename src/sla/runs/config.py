@@ -19,11 +19,11 @@ from pydantic import (
 )
 
 from sla.disk import reason
-from sla.errors import InputError, nearest
+from sla.errors import InputError, nearest, shown
+from sla.images.decode import MAX_SIDE
 from sla.trees import parse_yaml
 
 MOST_STEPS = 10**8 - 1  # names of checkpoints have eight digits
-MOST_PIXELS = 8192  # a side
 MOST_EPOCHS = MOST_MINUTES = 1e6
 
 
@@ -49,7 +49,7 @@ class SourceConfig(Part):
     source: str = Field("", description="a folder, a CSV, or the name of a dataset")
     root: str | None = Field(None, description="folder of the datasets, instead of the cache folder")
     stored_size: int | None = Field(
-        None, ge=1, le=MOST_PIXELS, description="size at which images are stored, before crops"
+        None, ge=1, le=MAX_SIDE, description="size at which images are stored, before crops"
     )
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="unreadable images: refuse or skip")
     workers: int | None = Field(None, ge=0, description="processes that decode images")
@@ -62,7 +62,7 @@ class ModelConfig(Part):
     options: dict[str, Any] = Field(default_factory=dict, description="arguments of the backbone")
     weights: str | None = Field(None, description="none, pretrained, a file, a run folder, or own")
     resolution: int | None = Field(
-        None, ge=1, le=MOST_PIXELS, description="input size of the backbone, in pixels"
+        None, ge=1, le=MAX_SIDE, description="input size of the backbone, in pixels"
     )
     mean: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
     std: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
@@ -203,7 +203,7 @@ def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
         return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = shown(".".join(str(part) for part in first["loc"]))
         if first["type"] == "extra_forbidden":
             raise InputError(f"{where}: unknown key {key!r}{suggest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
@@ -239,8 +239,8 @@ def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, st
             rows += describe_keys(field.annotation, f"{prefix}{name}.")
             continue
         default = field.get_default(call_default_factory=True)
-        shown = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
-        rows.append((prefix + name, shown, field.description or ""))
+        text = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
+        rows.append((prefix + name, text, field.description or ""))
     return rows
 
 

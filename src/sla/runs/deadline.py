@@ -15,6 +15,7 @@ from sla.errors import InputError
 from sla.runs.checkpoint import Position, find_checkpoint, read_position
 from sla.runs.distributed import Group
 from sla.runs.folder import PACE, checkpoint_folders
+from sla.runs.metrics import is_count
 
 clock = time.monotonic
 GRAIN = 100  # of the schedule: it moves on by a hundredth of its length at least
@@ -227,7 +228,7 @@ def read_pace(path: Path) -> dict[int, int]:
     found: dict[int, int] = {}
     for line in lines:
         taken, _, step = line.partition(",")
-        if not (taken.isdecimal() and step.isdecimal()):
+        if not (is_count(taken) and is_count(step)):
             break
         found[int(taken)] = int(step)
     return found

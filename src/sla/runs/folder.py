@@ -24,6 +24,8 @@ TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
 Scores = dict[str, float | None]
 ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
 
+SECTIONS = ("anytime", "chosen", "cost", "cross_validation", "images")  # of a result, besides those above
+
 Tree = TypeVar("Tree", bound=TrainingConfig)
 
 
@@ -153,11 +155,17 @@ def read_result(folder: Path) -> dict[str, Any]:
             raise ValueError
         TEMPERATURES.validate_python(result.get("temperatures", {}))
         ACCURACIES.validate_python(result.get("accuracies"))
+        if not all(isinstance(result.get(name, {}), dict) for name in SECTIONS):
+            raise ValueError
     except (ValueError, ValidationError):
-        raise InputError(
-            f"{shown(path)}: damaged; resuming the run (--resume --out {shown(folder)}) writes it again"
-        ) from None
+        raise damaged_result(folder) from None
     return result
+
+
+def damaged_result(folder: Path) -> InputError:
+    """What is said of a result that is not as it was written."""
+    again = f"resuming the run (--resume --out {shown(folder)}) writes it again"
+    return InputError(f"{shown(folder / RESULT)}: damaged; {again}")
 
 
 def has_result(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -43,6 +43,16 @@ class ImagesRecord:
     keys: dict[str, np.ndarray]
     targets: dict[str, np.ndarray]
     classes: dict[str, tuple[str, ...]]
+
+    def is_whole(self) -> bool:
+        """Whether every image has a key and a class, and the training images are there."""
+        return self.by in get_args(KeyKind) and TRAIN in self.keys and all(map(self._is_split, self.keys))
+
+    def _is_split(self, split: str) -> bool:
+        keys, targets, names = self.keys[split], self.targets[split], self.classes[split]
+        fits = keys.ndim == 1 and keys.shape == targets.shape and targets.dtype.kind == "i"
+        in_range = fits and (targets >= 0).all() and (targets < len(names)).all()
+        return bool(in_range) and all(isinstance(name, str) for name in names)
 
     def count(self, split: str) -> int:
         """How many images the run had in a split."""
@@ -174,13 +184,16 @@ def read_record(folder: Path) -> ImagesRecord | None:
         return None
     try:
         about, tensors = read_model_file(path, "a record of images", "images", checksum=True)
-        return ImagesRecord(
+        found = ImagesRecord(
             about["by"],
             {s: tensors[f"keys.{s}"].numpy().view(np.uint64) for s in about["classes"]},
             {s: tensors[f"targets.{s}"].numpy() for s in about["classes"]},
             {s: tuple(names) for s, names in about["classes"].items()},
         )
-    except (KeyError, TypeError, ValueError):
+        if not found.is_whole():
+            raise ValueError
+        return found
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(
             f"{shown(path)}: damaged: which images the run trained on is not known; without this file they "
             "are compared by their number alone"

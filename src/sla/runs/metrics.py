@@ -202,7 +202,7 @@ class MetricsFile:
         try:
             text = self.path.read_text(encoding="utf-8")
             lines = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-            return [row for row in lines if (row.get("step") or "").isdecimal()]
+            return [row for row in lines if is_count(row.get("step") or "")]
         except (UnicodeDecodeError, csv.Error):
             raise InputError(f"{self.path}: not a table of metrics: remove it to continue without") from None
 
@@ -223,6 +223,11 @@ class MetricsFile:
         line = io.StringIO(newline="")
         csv.writer(line, lineterminator="\n").writerow(cells)
         return line.getvalue()
+
+
+def is_count(text: str) -> bool:
+    """Whether this is a number of steps; Python reads no number of thousands of digits."""
+    return text.isdecimal() and len(text) <= 18
 
 
 def has_row(path: Path, step: int) -> bool:

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sla.errors import InputError
 from sla.model_file import read_model_file, write_model_file
 from sla.runs.checkpoint import WEIGHTS, file_checksum
 
 MAX_BYTES = 100 << 20
+MAX_DENSE = 4 << 30  # bytes of logits that are made of the largest ones
 TOP = 16
 
 
@@ -80,6 +80,8 @@ def read_scores(path: Path) -> Scores | None:
         about, tensors = read_model_file(path, "scores", "scores", checksum=True)
         if about["weights"] != weights_beside(path):
             return None  # of another model
+        if tensors["keys"].dtype != torch.int64 or tensors["keys"].ndim != 1:
+            return None
         keys = tensors["keys"].numpy().view(np.uint64)
         found = {}
         for name, value in tensors.items():
@@ -87,10 +89,15 @@ def read_scores(path: Path) -> Scores | None:
             if kind == "logits":
                 found[inference] = value
             elif kind == "top":
-                rest = tensors[f"rest.{inference}"].unsqueeze(1)
-                dense = rest.repeat(1, int(tensors["count"]))
+                rest, count = tensors[f"rest.{inference}"].unsqueeze(1), int(tensors["count"])
+                if 4 * len(rest) * count > MAX_DENSE:
+                    return None
+                dense = rest.repeat(1, count)
                 found[inference] = dense.scatter(1, tensors[f"classes.{inference}"].long(), value)
-    except (OSError, KeyError, RuntimeError, InputError):
+    except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError):  # ours is a ValueError
         return None
-    whole = all(logits.ndim == 2 and len(logits) == len(keys) for logits in found.values())
+    whole = all(
+        logits.ndim == 2 and len(logits) == len(keys) and logits.is_floating_point()
+        for logits in found.values()
+    )
     return Scores(found, keys) if whole else None

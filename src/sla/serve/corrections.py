@@ -79,8 +79,11 @@ class Corrections:
     def _read(self) -> list[list[str]]:
         if not self.csv.exists():
             return []
-        with open(self.csv, newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [HEADER]
+        try:
+            with open(self.csv, newline="", encoding="utf-8") as file:
+                header, *rows = list(csv.reader(file)) or [HEADER]
+        except (UnicodeDecodeError, csv.Error):
+            header, rows = [], []
         if header != HEADER or any(len(row) != 2 for row in rows if row):
             raise SLAError(f"{shown(self.csv)}: not what was written: its columns are path and label alone")
         return [row for row in rows if row]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,7 +44,7 @@ def read_cifar100_binary(folder: Path) -> dict[str, Arrays]:
 def read_cifar100_python(folder: Path) -> dict[str, Arrays]:
     """CIFAR-100 with its fine labels, from `cifar-100-python`; the groups are its coarse classes."""
     meta = _dictionary(folder / "meta", ("fine_label_names", "coarse_label_names"))
-    fine, coarse = _names(meta["fine_label_names"]), _names(meta["coarse_label_names"])
+    fine, coarse = (_names(folder / "meta", meta[f"{kind}_label_names"]) for kind in ("fine", "coarse"))
     _check_names(folder, fine, coarse)
     parts = {split: read_python([folder / split], fine) for split in ("train", "test")}
     parents = _dictionary(folder / "test", ()).get("coarse_labels", ())
@@ -134,8 +135,10 @@ def _dictionary(file: Path, keys: tuple[str, ...]) -> dict:
     return held
 
 
-def _names(names: list) -> tuple[str, ...]:
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+def _names(file: Path, names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+        raise InputError(f"{file}: has no list of names; not one of CIFAR's python files")
+    return tuple(name.decode(errors="replace") if isinstance(name, bytes) else name for name in names)
 
 
 def _npm_labels(file: Path) -> np.ndarray:

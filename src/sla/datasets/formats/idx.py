@@ -34,7 +34,10 @@ def read_idx(path: Path) -> np.ndarray:
     body = len(data) - 4 - 4 * len(shape)
     if body != math.prod(shape):
         raise InputError(f"{path}: says {shape} but holds {body:,} bytes: truncated?")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    try:
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+    except ValueError:  # more dimensions, or with a 0 among them larger ones, than an array can have
+        raise InputError(f"{path}: not an idx file of unsigned bytes: {len(shape)} dimensions") from None
 
 
 def find_idx(folder: Path, stem: str) -> Path:

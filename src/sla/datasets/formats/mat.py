@@ -1,5 +1,6 @@
 """MATLAB files, read by scipy: the cells, text, numbers and structs that label lists are made of."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from sla.disk import reason
 from sla.errors import InputError, MissingExtraError
 
 MAX_BYTES = 16 << 20  # the known lists have less than 1 MB
+MAX_MEMORY = 4 << 30  # of the process that reads it
 TIMEOUT = 60.0  # seconds
 
 
@@ -44,6 +46,14 @@ def read_mat(path: Path) -> dict[str, Any]:
     raise InputError(f"{path}: a damaged MATLAB file, or none ({why})")
 
 
+def read_here(path: Path) -> dict[str, Any]:
+    """The same in this process, which some damaged files end."""
+    from scipy.io import loadmat
+
+    held = loadmat(path, appendmat=False)
+    return {name: _plain(value) for name, value in held.items() if not name.startswith("__")}
+
+
 def _plain(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
@@ -55,7 +65,8 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    from scipy.io import loadmat
+    with contextlib.suppress(ImportError):  # no such limits on Windows
+        import resource
 
-    held = loadmat(sys.argv[1], appendmat=False)
-    print(json.dumps({name: _plain(value) for name, value in held.items() if not name.startswith("__")}))
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    print(json.dumps(read_here(Path(sys.argv[1]))))

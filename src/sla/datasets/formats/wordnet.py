@@ -46,13 +46,16 @@ def read_folders(folder: Path, splits: dict[str, str], pattern: str, example: st
 
 def read_tiny(folder: Path) -> dict[str, Listing]:
     """tiny-ImageNet as published: `val_annotations.txt` has the labels of val, the test part."""
-    notes = folder / "val" / "val_annotations.txt"
     train = read_folders(folder, {"train": "train"}, WORDNET, "'n01443537'")["train"]
+    return {"train": train, "test": _tiny_val(folder, train.classes)}
+
+
+def _tiny_val(folder: Path, classes: Sequence[str]) -> Listing:
+    notes = folder / "val" / "val_annotations.txt"
     rows = [line.split("\t") for line in read_lines(notes)]
     if wrong := next((row for row in rows if len(row) < 2), None):
         raise InputError(f"{notes}: {wrong[0]!r} has no class beside it")
-    test = _labelled(notes, folder / "val" / "images", [(row[0], row[1]) for row in rows], train.classes)
-    return {"train": train, "test": test}
+    return _labelled(notes, folder / "val" / "images", [(row[0], row[1]) for row in rows], classes)
 
 
 def read_imagenet(folder: Path) -> dict[str, Listing]:
@@ -103,18 +106,16 @@ def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
     top = folder.parent.parent  # of ILSVRC/Data/CLS-LOC
     for solution in (top.parent / "LOC_val_solution.csv", top / "LOC_val_solution.csv"):
         if solution.is_file():
-            with solution.open(newline="") as file:
-                rows = [row for row in csv.reader(file) if len(row) >= 2 and row[0] != "ImageId"]
+            rows = [row for row in _csv_rows(solution) if len(row) >= 2 and row[0] != "ImageId"]
             return solution, [(f"{row[0]}.JPEG", row[1].split(" ")[0]) for row in rows]
     notes = top / "Annotations" / "CLS-LOC" / "val"
     if notes.is_dir():
-        texts = ((path.stem, path.read_text()) for path in sorted(notes.iterdir()))
+        texts = ((path.stem, "\n".join(read_lines(path))) for path in sorted(notes.iterdir()))
         found = ((name, re.search(rf"<name>({WORDNET})</name>", text)) for name, text in texts)
         return notes, [(f"{name}.JPEG", label[1]) for name, label in found if label]
     truth = folder / "ILSVRC2012_devkit_t12" / "data" / "ILSVRC2012_validation_ground_truth.txt"
     if truth.is_file():
-        synsets = _synsets(truth.parent / "meta.mat")
-        wordnet = {int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in synsets}
+        wordnet = _wordnet_names(truth.parent / "meta.mat")
         labels = [wordnet.get(int(line) if line.isdigit() else -1, line) for line in read_lines(truth)]
         return truth, [(f"ILSVRC2012_val_{i:08}.JPEG", label) for i, label in enumerate(labels, 1)]
     raise InputError(
@@ -123,11 +124,16 @@ def _imagenet_val(folder: Path) -> tuple[Path, list[tuple[str, str]]]:
     )
 
 
-def _synsets(path: Path) -> list[dict[str, Any]]:
+def _wordnet_names(path: Path) -> dict[int, str]:
+    """The WordNet number of each class number of ImageNet's devkit."""
     rows = read_mat(path).get("synsets")
-    if not isinstance(rows, list) or not all({"ILSVRC2012_ID", "WNID"} <= row.keys() for row in rows):
-        raise InputError(f"{path}: needs 'synsets' with ILSVRC2012_ID and WNID, as ImageNet's devkit has")
-    return rows
+    try:
+        found = {int(np.ravel(row["ILSVRC2012_ID"])[0]): row["WNID"] for row in rows}  # type: ignore[union-attr]
+        if all(isinstance(name, str) for name in found.values()):
+            return found
+    except (TypeError, KeyError, IndexError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{path}: needs 'synsets' with ILSVRC2012_ID and WNID, as ImageNet's devkit has")
 
 
 def _pickles(folder: Path, pattern: str, train: str) -> dict[str, Path]:
@@ -178,13 +184,20 @@ def _pictures(path: Path, held: Any, key: str) -> np.ndarray:
 
 
 def _mini_csv(path: Path, expected: list[str]) -> Listing:
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if row]
+    rows = _csv_rows(path)
     if not rows or rows[0] != ["filename", "label"] or any(len(row) != 2 for row in rows):
         raise InputError(f"{path}: needs rows of filename and label below that header")
     classes = sorted({label for _, label in rows[1:]})
     _in_list(path, classes, expected, path.stem)
     return _labelled(path, path.parent / "images", [(name, label) for name, label in rows[1:]], classes)
+
+
+def _csv_rows(path: Path) -> list[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [row for row in csv.reader(file) if row]
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"{path}: not a table of text (CSV)") from None
 
 
 def _in_list(source: Path, classes: Sequence[str], expected: list[str], split: str) -> None:

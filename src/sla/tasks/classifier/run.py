@@ -35,6 +35,7 @@ from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
 from sla.tasks.classifier.opened_model import chosen_checkpoint, find_opened_file, folders_with, stage_of
 from sla.tasks.classifier.predict import as_sequence, predict_images
+from sla.tasks.classifier.result_check import check_result
 from sla.tasks.classifier.score_table import make_table
 from sla.tasks.classifier.split import load_data, same_classes
 from sla.tasks.classifier.unlike import read_unlike
@@ -61,6 +62,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def __init__(self, folder: str | Path, checkpoint: str = CHOSEN, device: str = "cpu") -> None:
         super().__init__(folder, checkpoint, device)
+        check_result(self.result, self.folder)
         found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)

@@ -13,7 +13,6 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from sla.errors import InputError
 from sla.images.store import Dataset
 from sla.model_file import read_model_file, write_model_file
 from sla.runs.scores import weights_beside
@@ -122,6 +121,7 @@ def read_unlike(checkpoint: Path) -> UnlikeRule | None:
         if about["weights"] != weights_beside(path):
             return None
         numbers = float(about["threshold"]), float(about["rate"]), int(about["images"])
-        return UnlikeRule(tensors["means"], *numbers)
-    except (OSError, KeyError, TypeError, ValueError, InputError):
+        means = tensors["means"]
+        return UnlikeRule(means, *numbers) if means.ndim == 2 and means.is_floating_point() else None
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):  # ours is a ValueError
         return None
