@@ -79,7 +79,7 @@ def test_equal_counts_are_recognised(counts, each):
 
 def test_the_page_of_a_run_on_a_long_tail_shows_them(tmp_path, tiny_settings, parse):
     tail = {"data__long_tail": 20, "data__long_tail_max": 120, "method__imbalance": "cb"}
-    run = sla.fit("digits", tmp_path / "run", **tiny_settings | tail)
+    run = sla.fit("digits", tmp_path / "run", method__name="sla+sd", **tiny_settings | tail)
     dataset = run.dataset()
     outputs = run.evaluate(dataset)
     page = parse(run_page(run, dataset, outputs, "test images"))

@@ -22,6 +22,7 @@ def run(tmp_path_factory, tiny_settings, finished_run):
         "data__per_class": 20,
         "model__weights": str(finished_run.folder),
         "stages": "features, train",
+        "method__name": "sla+sd",
     }
     return sla.fit("digits", tmp_path_factory.mktemp("two") / "run", **tiny_settings, **settings)
 

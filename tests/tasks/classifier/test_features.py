@@ -407,7 +407,8 @@ def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):
 def test_a_run_of_two_stages_resumes_to_the_same_bytes(
     two_stage_run, finished_run, tiny_settings, tmp_path, stop_at, step
 ):
-    settings = quick_settings(tiny_settings, finished_run, stages="features, train")
+    named = {"stages": "features, train", "method__name": "sla+sd"}
+    settings = quick_settings(tiny_settings, finished_run, **named)
     with pytest.raises(StoppedError, match="of stage features" if not step else "stopped after step 5 of 12"):
         sla.fit("digits", tmp_path / "run", progress=stop_at(step) if step else StopAfter(64), **settings)
     resumed = sla.fit("digits", tmp_path / "run", resume=True, **settings)

@@ -162,6 +162,7 @@ def test_a_mixed_step_is_that_of_the_loss_written_out(digits, tmp_path):
     """The loop's gradient against mixing by hand: pipeline, mix, loss of a MixedTarget."""
     parts = tree("everything")
     parts["optimizer"] = {"learning_rate": 0.05, "accumulate": 3}
+    parts["method"] = {"views_per_step": 4}  # all
     trainer = Trainer(make_plan(make_config(parts), digits), tmp_path, Group())
     trainer.model.eval()  # no batch statistics: then parts add up to the whole
     batch = next(iter(TrainLoader(digits.train, 16, seed=3, steps=1)))

@@ -23,10 +23,10 @@ def stage_of(folder: Path, checkpoint: str) -> str:
     return DISTIL if _has_begun(folder, DISTIL) else MAIN_STAGE
 
 
-def find_opened_file(folder: Path, checkpoint: str) -> Path:
-    """The file with the model of a checkpoint; `features` is the quick model of the first stage."""
+def find_opened_file(folder: Path, checkpoint: str, stage: str) -> Path:
+    """The file with the model of a stage's checkpoint; `features` is the quick model of the first stage."""
     if checkpoint != FEATURES:
-        return find_model_file(folder, checkpoint, stage_of(folder, checkpoint))
+        return find_model_file(folder, checkpoint, stage)
     if not _has_begun(folder, FEATURES):
         raise InputError(f"{shown(folder)}: this run has no stage features")
     return find_model_file(folder, "last", FEATURES)

@@ -104,7 +104,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def model_file(self) -> Path:
         """That of the checkpoint; `features` is the quick model of the first stage."""
-        return find_opened_file(self.folder, self.checkpoint)
+        return find_opened_file(self.folder, self.checkpoint, self.stage)
 
     @cached_property
     def teacher(self) -> Classifier | None:
