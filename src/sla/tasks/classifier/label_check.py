@@ -93,18 +93,17 @@ def check_by_run(
         if not evaluate and key_kind(part) == "file":
             continue
         dataset = same_classes(part, run.classes)
-        logits = _kept_logits(run, dataset, progress)
-        missing = logits[:, 0].isnan().numpy()
-        if evaluate and missing.any() and run.record is not None:
+        places, logits = _kept_logits(run, dataset, progress)
+        if evaluate and len(places) < len(dataset) and run.record is not None:
             keys = dataset_keys(dataset, progress, run.record.by)
-            unseen = np.flatnonzero(missing & ~run.record.trained_on(keys))
+            unseen = np.setdiff1d(np.flatnonzero(~run.record.trained_on(keys)), places)
             if len(unseen):
-                logits[unseen] = _new_logits(run, dataset.subset(unseen), progress)
-                missing[unseen] = False
-        left += int(missing.sum())
-        places = np.flatnonzero(~missing)
+                new = _new_logits(run, dataset.subset(unseen), progress)
+                order = np.argsort(both := np.concatenate([places, unseen]))
+                places, logits = both[order], torch.cat([logits, new])[order]
+        left += len(dataset) - len(places)
         if len(places):
-            judged.append(Judged(split, dataset.subset(places), logits[places]))
+            judged.append(Judged(split, dataset.subset(places), logits))
     name = shown(run.folder)
     if evaluate and not judged:
         raise InputError(f"{name}: learnt from the labels of all these pictures, so it cannot judge them")
@@ -117,27 +116,33 @@ def _parts(splits: Splits) -> dict[str, Dataset]:
     return {name: part for name, part in found.items() if part is not None and len(part)}
 
 
-def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:
-    """Calibrated logits (n, N) from the files beside the checkpoints, nan where they have none."""
+def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> tuple[np.ndarray, Tensor]:
+    """The places (m,) of images that the files beside the checkpoints know, and calibrated logits (m, N)."""
     keys, inference = dataset_keys(dataset, progress), run.headline
-    logits = torch.full((len(dataset), len(run.classes)), torch.nan)
+    row, parts = np.full(len(dataset), -1), [torch.empty(0, len(run.classes))]
+
+    def keep(places: np.ndarray, logits: Tensor) -> None:
+        row[places] = sum(map(len, parts)) + np.arange(len(places))
+        parts.append(logits)
+
     trained = np.zeros(len(dataset), bool)
     if run.record is not None:
         same = keys if run.record.by == "pixels" else dataset_keys(dataset, progress, run.record.by)
         trained = run.record.trained_on(same)
     for split in ("val", "test"):
-        kept = run.kept_scores(split)
+        kept = run.kept_scores(split, (inference,))
         if kept is not None and inference in kept.logits:
             places, found = kept.find(keys)
             new = ~trained[places]
-            logits[places[new]] = found[inference][new] / run.temperatures.get(inference, 1.0)
+            keep(places[new], found[inference][new] / run.temperatures.get(inference, 1.0))
     quick = read_cross_validated(run.folder)
     if quick is not None:
         places, found = quick.find(keys)
         own = trained[places]
         temperature = run.result.get("cross_validation", {}).get("temperature", 1.0)
-        logits[places[own]] = found["single"][own] / temperature
-    return logits
+        keep(places[own], found["single"][own] / temperature)
+    known = np.flatnonzero(row >= 0)
+    return known, torch.cat(parts)[row[known]]
 
 
 def _new_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:

@@ -62,10 +62,10 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"testing on {said} images")
-    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}))
     quick, chosen = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last"), None
+    found = evaluate_checkpoints(trainer.folder, partial(_evaluate, trainer, progress, {}, quick is not None))
     if quick is not None:
-        found[FEATURES] = step_of(quick), _evaluate(trainer, progress, {}, FEATURES, quick / WEIGHTS)
+        found[FEATURES] = step_of(quick), _evaluate(trainer, progress, {}, True, FEATURES, quick / WEIGHTS)
         chosen = _choose({name: one for name, (_, one) in found.items()}, progress)
     return {
         "headline": trainer.model.method.headline,
@@ -96,6 +96,7 @@ def _evaluate(
     trainer: Trainer,
     progress: Progress,
     taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
+    keeps: bool,  # whether the scores of held-out images are needed later: they may be large
     checkpoint: str,
     weights: Path,
 ) -> Evaluated:
@@ -123,7 +124,7 @@ def _evaluate(
             model.anytime_rule = rule_at(rules)
             if model.anytime_rule is not None:
                 outputs = outputs.add_anytime(model.anytime_rule)
-            held_out = outputs
+            held_out = outputs if keeps else None
             if outputs.distances is not None and means is not None:
                 rule = calibrate_unlike(means, outputs.distances)
                 assert rule is not None

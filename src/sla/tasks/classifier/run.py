@@ -304,9 +304,10 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 return Outputs(chosen, torch.as_tensor(dataset.targets), keys)
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
-    def kept_scores(self, split: str) -> Scores | None:
-        """Those of this run's model."""
-        found = (read_scores(scores_file(folder, split)) for folder in self._same_checkpoints())
+    def kept_scores(self, split: str, inferences: Sequence[str] | None = None) -> Scores | None:
+        """Those of this run's model, by all kinds of inference or by these."""
+        files = (scores_file(folder, split) for folder in self._same_checkpoints())
+        found = (read_scores(file, inferences) for file in files)
         return next((scores for scores in found if scores is not None), None)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
