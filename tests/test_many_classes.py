@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import sla
+from sla.anytime import AnytimeRule
 from sla.errors import SLAError
+from sla.images.content import dataset_keys
 from sla.images.store import ArrayImages, Dataset
 from sla.report.calibration import most_confident_mistakes, reliability
 from sla.report.ending import by_confidence
@@ -110,3 +113,20 @@ def test_other_numbers_of_20000_classes_take_no_time():
     assert found.targets.tolist() == list(range(20_000))[::-1]
     assert len(reference_images(dataset)) == max(20_000, REFERENCE)
     assert time.process_time() - start < 1
+
+
+def test_anytime_answers_of_many_images_are_kept_too(tmp_path, tiny_settings, monkeypatch):
+    """Where not all images keep the logits of each view; without them a report evaluates everything again."""
+    rule = AnytimeRule((0, 1, 2, 3), 0.5, 0.99, 72)
+    monkeypatch.setattr("sla.tasks.classifier.evaluation.MOST_BYTES", 144 * 4 * 10 * 4 // 2)
+    monkeypatch.setattr("sla.tasks.classifier.evaluation.calibrate", lambda by_view: [rule])
+    run = sla.fit("digits", tmp_path / "run", **tiny_settings)
+    dataset = run.load_splits("digits").train
+    kept = run.kept_scores("val")
+    places, found = kept.find(dataset_keys(dataset))
+    assert len(places) == len(kept.keys) == run.result["images"]["val"]
+    run.model.anytime_rule = rule
+    expected = run.evaluate(dataset.subset(places), inferences=("anytime",))
+    assert torch.allclose(found["anytime"], expected.logits["anytime"], atol=1e-5)
+    views = run.result["accuracies"]["last"]["val"]["anytime"]["views"]
+    assert views == pytest.approx(expected.views.double().mean().item())

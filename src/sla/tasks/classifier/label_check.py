@@ -14,6 +14,7 @@ from sla.images.content import dataset_keys, key_kind
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.runs.metrics import cautious_temperature
+from sla.runs.scores import ROWS
 from sla.tasks.classifier.features import read_cross_validated
 from sla.tasks.classifier.frozen import BACKBONE, embed, open_pretrained
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
@@ -119,12 +120,7 @@ def _parts(splits: Splits) -> dict[str, Dataset]:
 def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> tuple[np.ndarray, Tensor]:
     """The places (m,) of images that the files beside the checkpoints know, and calibrated logits (m, N)."""
     keys, inference = dataset_keys(dataset, progress), run.headline
-    row, parts = np.full(len(dataset), -1), [torch.empty(0, len(run.classes))]
-
-    def keep(places: np.ndarray, logits: Tensor) -> None:
-        row[places] = sum(map(len, parts)) + np.arange(len(places))
-        parts.append(logits)
-
+    parts = list[tuple[np.ndarray, np.ndarray, Tensor, float]]()  # which of these places, logits, temperature
     trained = np.zeros(len(dataset), bool)
     if run.record is not None:
         same = keys if run.record.by == "pixels" else dataset_keys(dataset, progress, run.record.by)
@@ -133,16 +129,19 @@ def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> tuple[np.nda
         kept = run.kept_scores(split, (inference,))
         if kept is not None and inference in kept.logits:
             places, found = kept.find(keys)
-            new = ~trained[places]
-            keep(places[new], found[inference][new] / run.temperatures.get(inference, 1.0))
+            parts.append((~trained[places], places, found[inference], run.temperatures.get(inference, 1.0)))
     quick = read_cross_validated(run.folder)
     if quick is not None:
         places, found = quick.find(keys)
-        own = trained[places]
         temperature = run.result.get("cross_validation", {}).get("temperature", 1.0)
-        keep(places[own], found["single"][own] / temperature)
-    known = np.flatnonzero(row >= 0)
-    return known, torch.cat(parts)[row[known]]
+        parts.append((trained[places], places, found["single"], temperature))
+    known = np.unique(np.concatenate([np.empty(0, np.int64), *(one[1][one[0]] for one in parts)]))
+    result = torch.empty(len(known), len(run.classes))
+    for chosen, places, logits, temperature in parts:
+        rows = np.flatnonzero(chosen)
+        for some in np.split(rows, range(ROWS, len(rows), ROWS)):  # a copy of all of them may be large
+            result[np.searchsorted(known, places[some])] = logits[some] / temperature
+    return known, result
 
 
 def _new_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:

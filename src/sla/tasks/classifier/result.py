@@ -124,6 +124,11 @@ def _evaluate(
             model.anytime_rule = rule_at(rules)
             if model.anytime_rule is not None:
                 outputs = outputs.add_anytime(model.anytime_rule)
+                if (
+                    "anytime" not in outputs.logits
+                ):  # so many images that not all kept the logits of each view
+                    more = infer(model, dataset, pipeline, inferences=("anytime",), **passing)
+                    outputs = replace(outputs, logits=outputs.logits | more.logits, views=more.views)
             held_out = outputs if keeps else None
             if outputs.distances is not None and means is not None:
                 rule = calibrate_unlike(means, outputs.distances)
