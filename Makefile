@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make lint | make format | make docs | make bench
+# make demo | make test | make test-all | make lint | make format | make docs | make supply | make bench
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs bench
+.PHONY: setup demo test test-all lint format docs supply bench
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -36,6 +36,12 @@ format: setup
 	@$(BIN)/ruff format .
 
 docs: setup
+	@$(BIN)/python docs/generate.py
+
+# After a change of versions: pins, sbom.json and what pypi.org knows of them.
+supply: setup
+	@$(BIN)/python docs/supply.py
+	@$(BIN)/python docs/supply.py --audit
 	@$(BIN)/python docs/generate.py
 
 # On a machine with nothing else to do. `make bench BENCH=--quick` only shows that it runs.
