@@ -1,10 +1,10 @@
-# make demo | make test | make test-all | make lint | make format | make docs | make supply | make bench
+# make demo | make test | make test-all | make lint | make format | make docs | make supply | make bench | make load
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs supply bench
+.PHONY: setup demo test test-all lint format docs supply bench load
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -48,3 +48,9 @@ supply: setup
 bench: setup
 	@for name in speed speed_profile speed_growth inference; do $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; done
 	@test -n "$(BENCH)" || $(BIN)/python benchmarks/label_loss.py
+
+# Three hours, then folders of a million files and of 20,000 classes. `make load MINUTES=2 FILES=20000` is a try.
+load: setup
+	@$(BIN)/python benchmarks/load.py hour --minutes $(or $(MINUTES),60)
+	@$(BIN)/python benchmarks/load.py folder --files $(or $(FILES),1000000) --classes 1000
+	@$(BIN)/python benchmarks/load.py folder --files 60000 --classes 20000

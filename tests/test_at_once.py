@@ -17,6 +17,7 @@ from sla.datasets import scan
 from sla.datasets.index import load_index, save_index
 from sla.datasets.load import load
 from sla.datasets.scan import scan_folder
+from sla.errors import SLAWarning
 from sla.images.cache import CachedImages
 from sla.images.cache_paths import cache_dir, index_file
 from sla.images.files import FileImages
@@ -27,26 +28,31 @@ PROCESSES = 10
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 
 
-def at_once(work, *given, count=PROCESSES):
+def at_once(work, *given, count=PROCESSES, seconds=120):
     """What `work` returned in each of so many processes that began together; an error in one is raised."""
     context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(count), context.Queue()
     started = [
-        context.Process(target=_work, args=(work, given, number, barrier, answers)) for number in range(count)
+        context.Process(target=_work, args=(work, given, number, barrier, answers), daemon=True)
+        for number in range(count)
     ]
     for process in started:
         process.start()
-    found = dict(answers.get(timeout=120) for _ in started)
-    for process in started:
-        process.join(60)
-    assert [process.exitcode for process in started] == [0] * count
+    try:
+        found = dict(answers.get(timeout=seconds) for _ in started)
+        for process in started:
+            process.join(60)
+        assert [process.exitcode for process in started] == [0] * count
+    finally:
+        for process in started:
+            process.kill()
     failed = [value for value in found.values() if isinstance(value, Exception)]
     assert not failed, failed[0]
     return [found[number] for number in range(count)]
 
 
 def _work(work, given, number, barrier, answers):
-    warnings.simplefilter("error")  # a damaged row, an index that cannot be saved
+    warnings.simplefilter("error", SLAWarning)  # a damaged row, an index that cannot be saved
     barrier.wait(60)
     try:
         answers.put((number, work(*given)))
@@ -143,7 +149,7 @@ def test_ten_processes_compile_the_same_code(data_folder, monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     values = torch.linspace(0, 1, 64)
-    for found in at_once(_compile, values):
+    for found in at_once(_compile, values, seconds=600):
         assert found == pytest.approx((2 * values + 1).sin().numpy())
     objects = list((data_folder / "compiled").rglob("*.so"))
     assert len(objects) == len({path.name for path in objects}) >= 1

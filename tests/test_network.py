@@ -89,7 +89,7 @@ def test_a_run_from_training_to_report(closed, folders, finished_run, baseline_r
     command("evaluate", run)
     assert picture.name in command("predict", run, picture)
     command("report", run, "--out", folders / "page.html")
-    command("compare", baseline_run.folder, finished_run.folder)
+    command("compare", baseline_run.folder, finished_run.folder, "--out", folders / "compare.html")
     command("grow", run, folders / "new", "--keep", 4, "--set", "run.batch_size=8", "--no-report")
     command("views", old, "--minutes", 0.02)
 

@@ -89,6 +89,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "inference": 20,
     "label_check": 84,
     "label_loss": 27,
+    "load": 5,
     "memory": 4,
     "own_policy": 12,
     "photographs": 1,
