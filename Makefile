@@ -1,10 +1,11 @@
-# make demo | make test | make test-all | make lint | make format | make docs | make bench | make faults | make fuzz
+# make demo | make test | make test-all | make lint | make format | make docs | make supply | make bench | make faults
+# make fuzz | make load
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs bench faults fuzz
+.PHONY: setup demo test test-all lint format docs supply bench faults fuzz load
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -38,6 +39,12 @@ format: setup
 docs: setup
 	@$(BIN)/python docs/generate.py
 
+# After a change of versions: pins, sbom.json and what pypi.org knows of them.
+supply: setup
+	@$(BIN)/python docs/supply.py
+	@$(BIN)/python docs/supply.py --audit
+	@$(BIN)/python docs/generate.py
+
 # On a machine with nothing else to do. `make bench BENCH=--quick` only shows that it runs.
 bench: setup
 	@for name in speed speed_profile speed_growth inference; do $(BIN)/python benchmarks/$$name.py $(BENCH) || exit 1; done
@@ -50,3 +57,9 @@ faults: setup
 # 100,000 damaged and hostile files for every reader: about 35 minutes on one core. FUZZ='--reader zip --inputs 5000' for a part.
 fuzz: setup
 	@$(BIN)/python benchmarks/fuzz.py $(FUZZ)
+
+# Three hours, then folders of a million files and of 20,000 classes. `make load MINUTES=2 FILES=20000` is a try.
+load: setup
+	@$(BIN)/python benchmarks/load.py hour --minutes $(or $(MINUTES),60)
+	@$(BIN)/python benchmarks/load.py folder --files $(or $(FILES),1000000) --classes 1000
+	@$(BIN)/python benchmarks/load.py folder --files 60000 --classes 20000

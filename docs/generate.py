@@ -1,13 +1,16 @@
 """Generate files from the code: `python docs/generate.py` (also `make docs`).
 
 `docs/api.md` has every public name with its signature and docstring, `docs/keys.md` every key of a run's
-configuration, `cli/names.py` the names that help texts list. A test checks that all are up to date.
+configuration, `cli/names.py` the names that help texts list, `docs/supply.md` what the package depends on
+(from sbom.json, which `docs/supply.py` writes). A test checks that all are up to date.
 """
 
 import inspect
 import re
 import textwrap
 from pathlib import Path
+
+from supply import supply_page
 
 import sla
 from sla.imbalance import CRITERIA
@@ -95,7 +98,12 @@ def names_module() -> str:
     return "\n".join(lines) + "\n"
 
 
-FILES = {"docs/api.md": api_page, "docs/keys.md": keys_page, "src/sla/cli/names.py": names_module}
+FILES = {
+    "docs/api.md": api_page,
+    "docs/keys.md": keys_page,
+    "docs/supply.md": supply_page,
+    "src/sla/cli/names.py": names_module,
+}
 
 if __name__ == "__main__":
     for path, make in FILES.items():

@@ -1,4 +1,4 @@
-"""Downloads from a small server on this machine: resumed, cut short, wrong, from a mirror, twice at once."""
+"""Downloads from a small server on this machine: resumed, cut short, wrong, from a mirror, ten at once."""
 
 import contextlib
 import gzip
@@ -282,17 +282,17 @@ def _get_in_process(root, barrier, answers):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork, to share the made-up catalogue")
-def test_two_processes_at_once_do_the_work_once(server, tmp_path, monkeypatch):
+def test_ten_processes_at_once_do_the_work_once(server, tmp_path, monkeypatch):
     monkeypatch.setitem(CATALOGUE, "cifar10", routes_to(server, small_cifar10(), "a.tar.gz"))
     context = multiprocessing.get_context("fork")
-    barrier, answers = context.Barrier(2), context.Queue()
-    both = [context.Process(target=_get_in_process, args=(tmp_path, barrier, answers)) for _ in range(2)]
-    for process in both:
+    barrier, answers = context.Barrier(10), context.Queue()
+    all_ = [context.Process(target=_get_in_process, args=(tmp_path, barrier, answers)) for _ in range(10)]
+    for process in all_:
         process.start()
-    routes = sorted(answers.get(timeout=60) for _ in both)
-    for process in both:
+    routes = sorted(answers.get(timeout=60) for _ in all_)
+    for process in all_:
         process.join()
-    assert routes == ["already there", "route 0"]
+    assert routes == ["already there"] * 9 + ["route 0"]
     assert server.asked == [("a.tar.gz", None)]
 
 

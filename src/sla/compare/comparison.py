@@ -16,6 +16,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.config import keys
+from sla.runs.metrics import confidences
 from sla.runs.run import CHOSEN
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
 from sla.tasks.classifier.config import ClassifierConfig
@@ -215,11 +216,11 @@ def compare(
         what = f"evaluating {shown(run.folder)}"
         outputs[run] = run.outputs(dataset, progress=progress, what=what, inferences=own)
     entries, classes = [], runs[0].classes
+    places = {one: place for place, one in enumerate(classes)}
     for run, name in zip(runs, inferences, strict=True):
         # The runs may number the classes differently.
-        number = torch.tensor([classes.index(one) for one in run.classes])
-        logits = outputs[run].logits[name].double() / run.temperatures.get(name, 1.0)
-        confidence, predicted = logits.softmax(1).max(1)
+        number = torch.tensor([places[one] for one in run.classes])
+        confidence, predicted = confidences(outputs[run].logits[name], run.temperatures.get(name, 1.0))
         entries.append(Entry(run, name, number[predicted], confidence))
     return Comparison(same_classes(images.of[runs[0]], classes), images.what, entries, images.notes)
 

@@ -45,7 +45,8 @@ def evaluate_ensemble(
         own = inference or run.headline
         passes = _OneOf(progress, number, len(runs))
         outputs = run.evaluate(shared.of[run], passes, inferences=(own,), **options)
-        total = total + outputs.logits[own][:, [run.classes.index(name) for name in first.classes]]
+        places = {name: place for place, name in enumerate(run.classes)}
+        total = total + outputs.logits[own][:, [places[name] for name in first.classes]]
         targets = outputs.targets if run is first else targets
     return Outputs({"ensemble": total / len(runs)}, targets)
 

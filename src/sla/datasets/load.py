@@ -106,8 +106,9 @@ def _as_in_train(part: Dataset, classes: tuple[str, ...], folder: Path, split: s
     """The same images with targets numbered as in train."""
     if stray := sorted(set(part.classes) - set(classes)):
         raise InputError(f"{folder}: {split} has class {stray[0]!r}, which is missing from train")
-    place = np.array([classes.index(name) for name in part.classes])
-    return replace(part, targets=place[part.targets], classes=classes)
+    place = {name: number for number, name in enumerate(classes)}
+    numbers = np.array([place[name] for name in part.classes])
+    return replace(part, targets=numbers[part.targets], classes=classes)
 
 
 def _few_shot_cifar(entry: Entry, parts: Parts, folder: Path) -> dict[str, Dataset]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sla.report.charts import Bin
-from sla.runs.metrics import BINS, calibration_error
+from sla.runs.metrics import BINS, calibration_error, confidences
 
 Calibration = tuple[str, float, list[Bin]]  # its name, ECE in percent, bins
 
@@ -27,7 +27,7 @@ def calibrations(
 
 def reliability(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> list[Bin]:
     """The non-empty bins of the calibration error, in order."""
-    confidence, predicted = (logits.double() / temperature).softmax(1).max(1)
+    confidence, predicted = confidences(logits, temperature)
     correct = (predicted == targets).double()
     places = (confidence * BINS).long().clamp(max=BINS - 1)
     found = []
@@ -42,7 +42,7 @@ def most_confident_mistakes(
     logits: Tensor, targets: Tensor, temperature: float, most: int
 ) -> list[tuple[int, float]]:
     """The rows of wrong predictions with their probability, most confident first."""
-    confidence, predicted = (logits.double() / temperature).softmax(1).max(1)
+    confidence, predicted = confidences(logits, temperature)
     wrong = (predicted != targets).nonzero().squeeze(1)
     first = wrong[torch.argsort(confidence[wrong], descending=True, stable=True)][:most]
     return list(zip(first.tolist(), confidence[first].tolist(), strict=True))

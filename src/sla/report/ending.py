@@ -11,6 +11,7 @@ from sla.datasets.objects import SOURCE
 from sla.errors import shown
 from sla.report.confusion import ClassAccuracy, class_accuracies
 from sla.runs.images_record import VAL
+from sla.runs.metrics import confidences
 from sla.stats import Interval, share
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
@@ -57,7 +58,7 @@ class Confident(NamedTuple):
 
 def by_confidence(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> list[Confident]:
     """The images (n, N) at each level of confidence, where there are any."""
-    confidence, predicted = (logits.double() / temperature).softmax(1).max(1)
+    confidence, predicted = confidences(logits, temperature)
     found = []
     for level in LEVELS:
         trusted = confidence >= level

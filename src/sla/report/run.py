@@ -23,7 +23,7 @@ from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.report.views import view_accuracy, view_samples
 from sla.runs.images_record import VAL
-from sla.runs.metrics import MEASURES, MetricsFile, calibration_error
+from sla.runs.metrics import MEASURES, MetricsFile, calibration_error, confidences
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
@@ -142,7 +142,7 @@ def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:
     headline, count = run.headline, len(outputs.targets)
     correct, logits = _hits(outputs, headline), outputs.logits[headline]
     top1, temperature = share(correct, count), run.temperatures.get(headline, 1.0)
-    confidence = (logits.double() / temperature).softmax(1).max(1).values.mean().item()
+    confidence = confidences(logits, temperature)[0].mean().item()
     error = f"{calibration_error(logits, outputs.targets, temperature):.1f}%"
     if headline in run.temperatures:
         error += f" ({calibration_error(logits, outputs.targets):.1f}% before temperature scaling)"

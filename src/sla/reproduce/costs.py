@@ -191,7 +191,7 @@ def _unlabelled(settings: Settings) -> int:
 
 
 def _steps(settings: Settings) -> int:
-    steps: int | None = settings["run.iterations"]
+    steps: int | None = settings.get("run.iterations")
     return steps or math.ceil(settings["run.epochs"] * _trained_on(settings) / settings["run.batch_size"])
 
 

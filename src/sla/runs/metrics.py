@@ -38,9 +38,15 @@ def balanced_accuracy(logits: Tensor, targets: Tensor) -> float:
     return 100 * (hits[counts > 0].double() / counts[counts > 0]).mean().item()
 
 
+def confidences(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """The largest probability of each image at this temperature, float64 (n,), and its class (n,)."""
+    found = [(some.double() / temperature).softmax(1).max(1) for some in logits.split(_part(logits))]
+    return torch.cat([best.values for best in found]), torch.cat([best.indices for best in found])
+
+
 def calibration_error(logits: Tensor, targets: Tensor, temperature: float = 1.0) -> float:
     """ECE: the mean gap between confidence and accuracy over 15 equal bins of confidence, in percent."""
-    confidence, predicted = (logits.double() / temperature).softmax(1).max(1)
+    confidence, predicted = confidences(logits, temperature)
     right = (predicted == targets).double()
     bins = (confidence * BINS).long().clamp(max=BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64).index_add(0, bins, right - confidence)
@@ -93,8 +99,13 @@ def _derivatives(logits: Tensor, targets: Tensor, scale: float) -> tuple[float, 
 
 def _parts(logits: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Some images at a time, so that their values stay in the cache."""
-    some = max(PART // logits.shape[1], 1)
+    some = _part(logits)
     return zip(logits.split(some), targets.split(some), strict=True)
+
+
+def _part(logits: Tensor) -> int:
+    """How many images are processed at a time: a copy of all in float64 may not fit into memory."""
+    return max(PART // logits.shape[1], 1)
 
 
 def cautious_temperature(logits: Tensor, targets: Tensor) -> float:

@@ -6,6 +6,7 @@ pixels. Where that would be too large, it has the TOP largest logits of each ima
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sla.runs.checkpoint import WEIGHTS, file_checksum
 MAX_BYTES = 100 << 20
 MAX_DENSE = 4 << 30  # bytes of logits that are made of the largest ones
 TOP = 16
+ROWS = 64  # images at a time, where a copy of all in float64 would be large
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Scores:
         near = np.searchsorted(self.keys[order], keys).clip(max=max(len(order) - 1, 0))
         places = np.flatnonzero(self.keys[order[near]] == keys) if len(order) else np.empty(0, np.int64)
         rows = torch.from_numpy(order[near[places]])
+        if np.array_equal(rows, np.arange(len(self.keys))):
+            return places, dict(self.logits)  # as they are: a copy may be large
         return places, {inference: logits[rows] for inference, logits in self.logits.items()}
 
 
@@ -57,11 +61,17 @@ def write_scores(path: Path, scores: Scores) -> None:
             tensors[f"logits.{inference}"] = logits.float()
             continue
         best = logits.float().topk(TOP, 1)
-        rest = logits.double().scatter(1, best.indices, -math.inf).logsumexp(1) - math.log(count - TOP)
+        rest = _sum_of_others(logits, best.indices) - math.log(count - TOP)
         tensors[f"top.{inference}"], tensors[f"classes.{inference}"] = best.values, best.indices.int()
         tensors[f"rest.{inference}"] = rest.float()
         tensors["count"] = torch.tensor(count)
     write_model_file(path, tensors, {"weights": weights_beside(path)}, "scores", checksum=True)
+
+
+def _sum_of_others(logits: Tensor, kept: Tensor) -> Tensor:
+    """log sum exp of the logits (n, N) but for those of the classes (n, k), float64 (n,)."""
+    parts = zip(logits.split(ROWS), kept.split(ROWS), strict=True)
+    return torch.cat([some.double().scatter(1, own, -math.inf).logsumexp(1) for some, own in parts])
 
 
 def weights_beside(path: Path) -> str:
@@ -70,11 +80,11 @@ def weights_beside(path: Path) -> str:
     return file_checksum(weights) if weights.is_file() else ""
 
 
-def read_scores(path: Path) -> Scores | None:
+def read_scores(path: Path, inferences: Collection[str] | None = None) -> Scores | None:
     """What `write_scores` wrote; None where there is no file, or a damaged one: evaluating gives it again.
 
     Of logits that were not kept, each has the one value with which they sum to what they did: probabilities
-    of the kept ones are exact at temperature 1.
+    of the kept ones are exact at temperature 1. `inferences`: only these, of those that are there.
     """
     try:
         about, tensors = read_model_file(path, "scores", "scores", checksum=True)
@@ -86,6 +96,8 @@ def read_scores(path: Path) -> Scores | None:
         found = {}
         for name, value in tensors.items():
             kind, _, inference = name.partition(".")
+            if inferences is not None and inference not in inferences:
+                continue
             if kind == "logits":
                 found[inference] = value
             elif kind == "top":
@@ -93,7 +105,7 @@ def read_scores(path: Path) -> Scores | None:
                 if 4 * len(rest) * count > MAX_DENSE:
                     return None
                 dense = rest.repeat(1, count)
-                found[inference] = dense.scatter(1, tensors[f"classes.{inference}"].long(), value)
+                found[inference] = dense.scatter_(1, tensors[f"classes.{inference}"].long(), value)
     except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError):  # ours is a ValueError
         return None
     whole = all(

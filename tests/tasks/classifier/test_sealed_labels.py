@@ -61,9 +61,9 @@ def test_test_labels_cannot_be_read_while_something_is_chosen(kind, started, tmp
         sealed.append(True)
         start(self, *parts, **more)
 
-    score, start = results._score, Trainer.__init__
+    score, start = results._test, Trainer.__init__
     monkeypatch.setattr(Dataset, "__getattribute__", get)
-    monkeypatch.setattr(results, "_score", opening)
+    monkeypatch.setattr(results, "_test", opening)
     monkeypatch.setattr(Trainer, "__init__", sealing)
     config = make_config(tree(started.folder, **KINDS[kind]))
     run = train(config, tmp_path / "run", splits=replace(splits, test=test))

@@ -12,9 +12,11 @@ from sla.runs.scores import Scores, read_scores, scores_file
 from sla.tasks.classifier.evaluation import Outputs
 
 
-def read_kept(checkpoints: Sequence[Path], split: str) -> Scores | None:
-    """The scores of a split in the first of these folders that has them."""
-    found = (read_scores(scores_file(folder, split)) for folder in checkpoints)
+def read_kept(
+    checkpoints: Sequence[Path], split: str, inferences: Sequence[str] | None = None
+) -> Scores | None:
+    """The scores of a split in the first of these folders that has them; all, or of these inferences."""
+    found = (read_scores(scores_file(folder, split), inferences) for folder in checkpoints)
     return next((scores for scores in found if scores is not None), None)
 
 

@@ -14,6 +14,7 @@ from sla.images.content import dataset_keys, key_kind
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.runs.metrics import cautious_temperature
+from sla.runs.scores import ROWS
 from sla.tasks.classifier.features import read_cross_validated
 from sla.tasks.classifier.frozen import BACKBONE, embed, open_pretrained
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
@@ -93,18 +94,17 @@ def check_by_run(
         if not evaluate and key_kind(part) == "file":
             continue
         dataset = same_classes(part, run.classes)
-        logits = _kept_logits(run, dataset, progress)
-        missing = logits[:, 0].isnan().numpy()
-        if evaluate and missing.any() and run.record is not None:
+        places, logits = _kept_logits(run, dataset, progress)
+        if evaluate and len(places) < len(dataset) and run.record is not None:
             keys = dataset_keys(dataset, progress, run.record.by)
-            unseen = np.flatnonzero(missing & ~run.record.trained_on(keys))
+            unseen = np.setdiff1d(np.flatnonzero(~run.record.trained_on(keys)), places)
             if len(unseen):
-                logits[unseen] = _new_logits(run, dataset.subset(unseen), progress)
-                missing[unseen] = False
-        left += int(missing.sum())
-        places = np.flatnonzero(~missing)
+                new = _new_logits(run, dataset.subset(unseen), progress)
+                order = np.argsort(both := np.concatenate([places, unseen]))
+                places, logits = both[order], torch.cat([logits, new])[order]
+        left += len(dataset) - len(places)
         if len(places):
-            judged.append(Judged(split, dataset.subset(places), logits[places]))
+            judged.append(Judged(split, dataset.subset(places), logits))
     name = shown(run.folder)
     if evaluate and not judged:
         raise InputError(f"{name}: learnt from the labels of all these pictures, so it cannot judge them")
@@ -117,27 +117,31 @@ def _parts(splits: Splits) -> dict[str, Dataset]:
     return {name: part for name, part in found.items() if part is not None and len(part)}
 
 
-def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:
-    """Calibrated logits (n, N) from the files beside the checkpoints, nan where they have none."""
+def _kept_logits(run: Run, dataset: Dataset, progress: Progress) -> tuple[np.ndarray, Tensor]:
+    """The places (m,) of images that the files beside the checkpoints know, and calibrated logits (m, N)."""
     keys, inference = dataset_keys(dataset, progress), run.headline
-    logits = torch.full((len(dataset), len(run.classes)), torch.nan)
+    parts = list[tuple[np.ndarray, np.ndarray, Tensor, float]]()  # which of these places, logits, temperature
     trained = np.zeros(len(dataset), bool)
     if run.record is not None:
         same = keys if run.record.by == "pixels" else dataset_keys(dataset, progress, run.record.by)
         trained = run.record.trained_on(same)
     for split in ("val", "test"):
-        kept = run.kept_scores(split)
+        kept = run.kept_scores(split, (inference,))
         if kept is not None and inference in kept.logits:
             places, found = kept.find(keys)
-            new = ~trained[places]
-            logits[places[new]] = found[inference][new] / run.temperatures.get(inference, 1.0)
+            parts.append((~trained[places], places, found[inference], run.temperatures.get(inference, 1.0)))
     quick = read_cross_validated(run.folder)
     if quick is not None:
         places, found = quick.find(keys)
-        own = trained[places]
         temperature = run.result.get("cross_validation", {}).get("temperature", 1.0)
-        logits[places[own]] = found["single"][own] / temperature
-    return logits
+        parts.append((trained[places], places, found["single"], temperature))
+    known = np.unique(np.concatenate([np.empty(0, np.int64), *(one[1][one[0]] for one in parts)]))
+    result = torch.empty(len(known), len(run.classes))
+    for chosen, places, logits, temperature in parts:
+        rows = np.flatnonzero(chosen)
+        for some in np.split(rows, range(ROWS, len(rows), ROWS)):  # a copy of all of them may be large
+            result[np.searchsorted(known, places[some])] = logits[some] / temperature
+    return known, result
 
 
 def _new_logits(run: Run, dataset: Dataset, progress: Progress) -> Tensor:

@@ -85,10 +85,10 @@ def label_odds(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def _doubts(part: Judged) -> list[Doubt]:
     targets = torch.from_numpy(part.dataset.targets)
     odds, suggested = label_odds(part.logits, targets)
-    probabilities = part.logits.double().softmax(1)
     found = []
     for place in (odds > 0).nonzero().squeeze(1).tolist():
         label, other = int(targets[place]), int(suggested[place])
-        values = float(probabilities[place, label]), float(probabilities[place, other]), float(odds[place])
+        probabilities = part.logits[place].double().softmax(0)
+        values = float(probabilities[label]), float(probabilities[other]), float(odds[place])
         found.append(Doubt(part.split, part.dataset, place, label, other, *values))
     return found

@@ -52,7 +52,8 @@ class Judged(NamedTuple):
     temperatures: dict[str, float]
     intervals: dict[str, Sequence[float]]  # 95%, of the temperatures
     anytime: list[AnytimeRule]
-    held_out: Outputs | None
+    scores: dict[str, dict[str, float]] | None  # of held-out images, by kind of inference
+    held_out: Outputs | None  # of these, where they are needed later: they may be large
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
@@ -61,11 +62,12 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"testing on {said} images")
-    judged = evaluate_checkpoints(trainer.folder, partial(_judge, trainer, progress, {}))
     quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
+    judge = partial(_judge, trainer, progress, {}, quick is not None)
+    judged = evaluate_checkpoints(trainer.folder, judge)
     if quick is not None:
         check_file(quick / WEIGHTS)
-        judged[FEATURES] = step_of(quick), _judge(trainer, progress, {}, FEATURES, quick / WEIGHTS)
+        judged[FEATURES] = step_of(quick), judge(FEATURES, quick / WEIGHTS)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, progress)
     # From here on nothing is chosen.
@@ -73,7 +75,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     taught: dict[str, dict[str, Tensor]] = {}
     for name, (step, one) in judged.items():
         same = next((known for known in scores if judged[known][1] is one), None)
-        scores[name] = scores[same] if same else {"step": step, **_score(trainer, progress, taught, one)}
+        scores[name] = scores[same] if same else {"step": step, **_test(trainer, progress, taught, one)}
     _say_uncalibrated(found, progress)
     return {
         "headline": trainer.model.method.headline,
@@ -104,6 +106,7 @@ def _judge(
     trainer: Trainer,
     progress: Progress,
     taught: dict[str, dict[str, Tensor]],
+    keeps: bool,
     checkpoint: str,
     weights: Path,
 ) -> Judged:
@@ -112,13 +115,16 @@ def _judge(
     fitted = model.about.get("cross_validation", {})  # on more images than were held out
     temperatures, intervals = _cross_validated_temperature(model.method.headline, fitted)
     if trainer.plan.val is None:
-        return Judged(checkpoint, weights, model, temperatures, intervals, [], None)
+        return Judged(checkpoint, weights, model, temperatures, intervals, [], None, None)
     means = _class_means(trainer, model, _pipeline(model), progress)
     outputs = _infer(trainer, progress, taught, (checkpoint, model), "val", means)
     rules = find_rules(outputs)
     model.anytime_rule = rule_at(rules)
     if model.anytime_rule is not None:
         outputs = outputs.add_anytime(model.anytime_rule)
+        if "anytime" not in outputs.logits:  # so many images that not all kept the logits of each view
+            more = _infer(trainer, progress, taught, (checkpoint, model), "val", inferences=("anytime",))
+            outputs = replace(outputs, logits=outputs.logits | more.logits, views=more.views)
     if outputs.distances is not None and means is not None:
         rule = calibrate_unlike(means, outputs.distances)
         assert rule is not None
@@ -132,27 +138,33 @@ def _judge(
             inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
             for inference, value in temperatures.items()
         }
-    return Judged(checkpoint, weights, model, temperatures, intervals, rules, outputs)
+    scores = _score(trainer, outputs, temperatures, scores_file(weights.parent, "val"))
+    kept = outputs if keeps else None
+    return Judged(checkpoint, weights, model, temperatures, intervals, rules, scores, kept)
+
+
+def _test(
+    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: Judged
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Scores by split and kind of inference, with those of the test images."""
+    found = {} if judged.scores is None else {"val": judged.scores}
+    if trainer.plan.test is None:
+        return found
+    outputs = _infer(trainer, progress, taught, (judged.checkpoint, judged.model), "test")
+    file = scores_file(judged.weights.parent, "test")
+    return found | {"test": _score(trainer, outputs, judged.temperatures, file)}
 
 
 def _score(
-    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: Judged
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Scores by split and kind of inference, written beside the weights too."""
-    found = {}
-    for name in ("val", "test"):
-        outputs = judged.held_out
-        if name == "test":
-            seen = judged.checkpoint, judged.model
-            outputs = _infer(trainer, progress, taught, seen, name) if trainer.plan.test is not None else None
-        if outputs is None:
-            continue
-        found[name] = outputs.scores(judged.temperatures)
-        if isinstance(trainer, Grower):
-            groups = outputs.group_scores(trainer.old_classes)
-            found[name] = {inference: one | groups[inference] for inference, one in found[name].items()}
-        assert outputs.keys is not None
-        write_scores(scores_file(judged.weights.parent, name), Scores(outputs.logits, outputs.keys))
+    trainer: Trainer, outputs: Outputs, temperatures: dict[str, float], file: Path
+) -> dict[str, dict[str, float]]:
+    """Scores by kind of inference; the logits are written beside the weights."""
+    found = outputs.scores(temperatures)
+    if isinstance(trainer, Grower):
+        groups = outputs.group_scores(trainer.old_classes)
+        found = {inference: one | groups[inference] for inference, one in found.items()}
+    assert outputs.keys is not None
+    write_scores(file, Scores(outputs.logits, outputs.keys))
     return found
 
 
@@ -163,12 +175,15 @@ def _infer(
     seen: tuple[str, Classifier],
     name: str,
     means: Tensor | None = None,
+    inferences: tuple[str, ...] | None = None,
 ) -> Outputs:
     """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
     (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
     assert dataset is not None
     passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
     passing["what"] = f"{checkpoint} checkpoint on {name}"
+    if inferences is not None:
+        return infer(model, dataset, _pipeline(model), inferences=inferences, **passing)
     outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
     if trainer.teacher is not None and checkpoint != FEATURES:
         taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)

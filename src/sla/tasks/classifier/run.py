@@ -230,15 +230,15 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         dataset = same_classes(dataset, self.classes)
         wanted = inferences or self.model.inferences
         if "anytime" not in wanted or self.model.anytime_rule == rule_at(self.anytime_rules):
-            kept = [self.kept_scores(split) for split in ("test", "val")]
+            kept = [self.kept_scores(split, wanted) for split in ("test", "val")]
             found = find_outputs(kept, dataset, wanted, progress)
             if found is not None:
                 return found
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
-    def kept_scores(self, split: str) -> Scores | None:
-        """Those of this run's model."""
-        return read_kept(folders_with(self.model_file), split)
+    def kept_scores(self, split: str, inferences: Sequence[str] | None = None) -> Scores | None:
+        """Those of this run's model, by all kinds of inference or by these."""
+        return read_kept(folders_with(self.model_file), split, inferences)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
         """Accuracy on images of old and of new classes, of a run that has grown; {} of another."""

@@ -149,11 +149,12 @@ def same_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
     """The dataset with its classes in the model's order; refused when it has classes the model lacks."""
     if tuple(dataset.classes) == tuple(classes):
         return dataset
-    unknown = [name for name in dataset.classes if name not in classes]
+    place = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in dataset.classes if name not in place]
     if unknown:
         some = listed([shown(name) for name in unknown])
         raise InputError(
             f"another label set: the model does not know {len(unknown)} of these classes: {some}"
         )
-    order = np.array([list(classes).index(name) for name in dataset.classes])
+    order = np.array([place[name] for name in dataset.classes])
     return Dataset(dataset.images, order[dataset.targets], tuple(classes), dataset.rows)

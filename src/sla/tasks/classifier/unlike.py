@@ -16,6 +16,7 @@ from torch import Tensor
 from sla.images.store import Dataset
 from sla.model_file import read_model_file, write_model_file
 from sla.runs.scores import weights_beside
+from sla.sampling.protocols import places_by_class
 
 RATE = 0.02  # of false alarms
 FEWEST = 19  # pictures that calibrate a threshold: their largest distance has a rate of 1 in 20
@@ -96,8 +97,7 @@ def leave_one_out_rule(features: Tensor, targets: Tensor, num_classes: int) -> U
 def reference_images(train: Dataset) -> Dataset:
     """Some training images of every class, about REFERENCE in all: the first of each, in their order."""
     each = math.ceil(REFERENCE / train.num_classes)
-    places = [np.flatnonzero(train.targets == label)[:each] for label in range(train.num_classes)]
-    return train.subset(np.concatenate(places))
+    return train.subset(np.concatenate([places[:each] for places in places_by_class(train)]))
 
 
 def unlike_file(checkpoint: Path) -> Path:
