@@ -294,7 +294,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
     out = tmp_path / "out" / "model.onnx"
     baseline = sla.fit("digits", tmp_path / "baseline", **{**TINY, "method__name": "baseline"})
     for words, told in {
-        (digits.folder, out, "--inference", "distiled"): "did you mean 'distilled'?",
+        (digits.folder, out, "--inference", "agregated"): "did you mean 'aggregated'?",
         (baseline.folder, out, "--inference", "aggregated"): "this model has no aggregated inference",
         (digits.folder, tmp_path): "a folder, not a file to write",
         (tmp_path, out): "not a run",

