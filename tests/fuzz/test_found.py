@@ -18,7 +18,7 @@ from refusals import refused
 from sla.augment.preprocessing import Preprocessing
 from sla.datasets.archives import unpack_into
 from sla.datasets.catalogue import read_catalogue
-from sla.datasets.formats import cifar, wordnet
+from sla.datasets.formats import cifar, lists, wordnet
 from sla.datasets.formats.idx import read_idx
 from sla.datasets.unpickle import load_pickle
 from sla.errors import InputError, SLAError
@@ -186,12 +186,35 @@ def test_json_that_python_reads_but_does_not_write():
     assert parse_json("[" * 100 + "]" * 100)
 
 
+def test_text_that_cannot_be_written():
+    assert parse_json(r'"\ud83d\ude00"') == "\U0001f600"
+    for text in (r'["\ud800"]', r'{"\udfff": 1}', b'"\xed\xa0\x80"'):
+        with pytest.raises(UnicodeError):
+            parse_json(text)
+    with pytest.raises(ValueError, match="half a character in line 1"):
+        parse_yaml(r'a: "\ud800"')
+
+
+def test_a_list_of_files_with_a_nul(tmp_path):
+    (tmp_path / "Images").mkdir()
+    (tmp_path / "TrainImages.txt").write_bytes(b"a\0/1.jpg\n")
+    refused("but there is no such file", lists.read_mit67, tmp_path)
+
+
+def test_a_format_of_unprintable_text(tmp_path):
+    described = {"format": "\u2028" * 99, "backbone": "convnet4"}
+    write_model_file(tmp_path / "m", {"w": torch.zeros(1)}, described)
+    assert len(refused("written in format", sla.load, tmp_path / "m")) < 200 + len(str(tmp_path))
+
+
 def test_a_catalogue_with_an_unprintable_field(tmp_path):
     fields = {"title": "x", "num_classes": 2, "splits": {"train": 1}, "shape": [3, 8, 8]}
     (tmp_path / "c.yaml").write_text(json.dumps({"a": fields}))
     assert read_catalogue(tmp_path / "c.yaml")[0].title == "x"
     (tmp_path / "c.yaml").write_text(json.dumps({"a": {**fields, "\u2028": 1}}))
     assert refused(r"c.yaml: a: \\u2028: ", read_catalogue, tmp_path / "c.yaml").isprintable()
+    (tmp_path / "c.yaml").write_text(json.dumps({"a": {**fields, "splits": {"train": 1, "\n": 2}}}))
+    assert refused("c.yaml: a: ", read_catalogue, tmp_path / "c.yaml").isprintable()
 
 
 def test_steps_of_thousands_of_digits(tmp_path):

@@ -126,7 +126,9 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> FewShotModel:
         if about.pop("task", "fewshot") != "fewshot" or "head" not in about:
             raise InputError(f"{path}: not a few-shot model that sla wrote")
         if about["format"] != FORMAT:
-            raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
+            raise InputError(
+                f"{path}: written in format {about['format']!r:.40}, this version reads {FORMAT}"
+            )
         about["backbone_options"].pop("pretrained", None)  # a file must not have us download something
         with SizeLimit(weights):
             model = build_model(about)

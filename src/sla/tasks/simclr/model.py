@@ -88,7 +88,9 @@ def load_model(path: Path, device: str | torch.device = "cpu") -> SimCLRModel:
         if about.pop("task", None) != "simclr":
             raise InputError(f"{path}: not a SimCLR model that sla wrote")
         if about["format"] != FORMAT:
-            raise InputError(f"{path}: written in format {about['format']}, this version reads {FORMAT}")
+            raise InputError(
+                f"{path}: written in format {about['format']!r:.40}, this version reads {FORMAT}"
+            )
         about["options"].pop("pretrained", None)  # a file must not have us download something
         with SizeLimit(weights):
             model = build_model(about)
