@@ -90,6 +90,26 @@ def test_a_pickle_keeps_no_placeholder_as_a_key(tmp_path):
     refused("it holds a partial", load_pickle, tmp_path / "a")
 
 
+def test_a_damaged_pickle_is_one_printable_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"\x80\2C\2\0\1K\1R.")
+    assert refused("damaged pickle", load_pickle, tmp_path / "a").isprintable()
+
+
+@pytest.mark.parametrize("error", [IndexError("index out of range"), MemoryError()])
+def test_a_sheet_of_images_that_pillow_fails_at(tmp_path, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cifar.Image, "open", fails)
+    refused("a.png: not a sheet of images", cifar._npm_sheet, tmp_path / "a.png")
+
+
+def test_a_row_of_runs_that_is_nested_deeply(tmp_path):
+    deep = '{""a"":' * 980 + "1" + "}" * 980
+    (tmp_path / "runs.csv").write_text(f'key,kind,scale,label,seed,settings\nx,train,small,x,0,"{deep}"\n')
+    refused("row 2: a field: nested deeper than 100 levels", read_records, tmp_path / "runs.csv")
+
+
 def synsets(monkeypatch, rows):
     monkeypatch.setattr(wordnet, "read_mat", lambda _: {"synsets": rows})
 
