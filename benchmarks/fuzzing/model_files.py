@@ -326,7 +326,8 @@ def make_weights(rng: Random) -> bytes:
 
 def open_weights(_: Path):
     with contextlib.suppress(ImportError):
-        import_module("torch.nested._internal.ops")  # torch imports it when a file first has a nested tensor
+        for name in ("torch.nested._internal.ops", "torch._subclasses.schema_check_mode"):
+            import_module(name)  # torch imports them when a file first has a nested tensor
     backbone = torch.nn.Linear(2, 2)
     return lambda path: load_backbone(backbone, str(path))
 
