@@ -36,7 +36,7 @@ RUNS_CODE += ("marshal.loads", "pickle.find_class", "code.__new__", "os.putenv")
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.link", "os.chmod", "os.chown")
 CHANGES += ("os.truncate", "os.utime", "shutil.rmtree", "shutil.move", "os.mkfifo", "os.mknod")
 ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")  # of JSON
-ENCODINGS += ("unicode_escape", "latin1", "cp437", "ascii")
+ENCODINGS += ("unicode_escape", "raw_unicode_escape", "latin1", "cp437", "ascii")
 INDEX, VALID, REFUSED, OTHER, SLOWEST, SLOWEST_INDEX, MEMORY, CPU = range(8)  # places in shared memory
 
 

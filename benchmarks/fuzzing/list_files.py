@@ -245,7 +245,7 @@ def open_corrections(folder: Path):
 READERS = [
     Reader("CSV of labels", make_csv, open_csv, "labels.csv"),
     Reader("lists of files", make_list, open_list),
-    Reader("CIFAR, sheets", make_sheet, open_sheet),
+    Reader("CIFAR, sheets", make_sheet, open_sheet, claims=True),
     Reader("runs.csv", make_records, lambda _: read_records, "runs.csv"),
     Reader("corrections.csv", make_corrections, open_corrections),
 ]

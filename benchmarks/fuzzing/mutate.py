@@ -111,7 +111,9 @@ def mutate_tree(rng: Random, tree: Any, values: Sequence[Any] = ()) -> Any:
     """One to three changes of a tree of dicts and lists: its values, its keys, its shape."""
     tree = copy.deepcopy(tree)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        with contextlib.suppress(RecursionError, ValueError):  # too deep to copy, a number too long to write
+        with contextlib.suppress(
+            RecursionError, ValueError, OverflowError
+        ):  # too deep to copy, a number too long to write
             tree = _change_tree(rng, tree, (*values, *VALUES))
     return tree
 

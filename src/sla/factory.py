@@ -187,7 +187,9 @@ def read_saved(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What `save` wrote: the description and the weights."""
     described, weights = read_model_file(Path(path), "a classifier that sla.save() wrote")
     if described.get("format") != FORMAT:
-        raise InputError(f"{path}: written in format {described.get('format')}, this version reads {FORMAT}")
+        raise InputError(
+            f"{path}: written in format {described.get('format')!r:.40}, this version reads {FORMAT}"
+        )
     for key, kind in DESCRIPTION.items():
         if key not in described or not isinstance(described[key], kind):
             raise InputError(f"{path}: its description lacks a valid {key!r}")

@@ -100,7 +100,8 @@ def restore_model(
     """
     try:
         if about["format"] != form:
-            raise InputError(f"{path}: written in format {about['format']}, this version reads {form}")
+            written = f"{about['format']!r:.40}"
+            raise InputError(f"{path}: written in format {written}, this version reads {form}")
         about[options].pop("pretrained", None)  # a file must not have us download something
         with SizeLimit(weights):
             model = build(about)

@@ -1,12 +1,15 @@
 """Trees of plain values from YAML and JSON that anyone may have written: of bounded size, each key once."""
 
 import json
+import re
 from typing import Any
 
 import yaml
 
 DEEPEST = 100  # levels, also where anchors are followed
 LONGEST = 400  # characters of a number
+HALF = re.compile(r"[\ud800-\udfff]")  # of a pair, which alone is no character
+ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 1_000_000  # values, each as often as anchors repeat it
 
 
@@ -29,9 +32,13 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The tree of a JSON document; deep nesting is a ValueError too."""
+    """The tree of a JSON document; deep nesting, and text that cannot be written, are a ValueError too."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
     try:
         tree = json.loads(text)
+        if ESCAPED_HALF.search(text) or HALF.search(text):
+            json.dumps(tree, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError(f"nested deeper than {DEEPEST} levels") from None
     level = [tree]
@@ -74,6 +81,13 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.composer.ComposerError(None, None, f"nested deeper than {DEEPEST} levels", mark)
         return node
 
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        """As PyYAML's own, of characters that can be written."""
+        found = super().construct_yaml_str(node)
+        if HALF.search(found):
+            raise yaml.constructor.ConstructorError(problem="half a character", problem_mark=node.start_mark)
+        return found
+
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """As PyYAML's own, of no more digits than Python writes again."""
         if len(node.value) > LONGEST:
@@ -95,3 +109,4 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)

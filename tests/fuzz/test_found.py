@@ -18,7 +18,7 @@ from refusals import refused
 from sla.augment.preprocessing import Preprocessing
 from sla.datasets.archives import unpack_into
 from sla.datasets.catalogue import read_catalogue
-from sla.datasets.formats import cifar, wordnet
+from sla.datasets.formats import cifar, lists, wordnet
 from sla.datasets.formats.idx import read_idx
 from sla.datasets.unpickle import load_pickle
 from sla.errors import InputError, SLAError
@@ -88,6 +88,26 @@ def test_a_pickle_takes_no_more_memory_than_it_has_bytes(tmp_path, code):
 def test_a_pickle_keeps_no_placeholder_as_a_key(tmp_path):
     (tmp_path / "a").write_bytes(b"\x80\2}cnumpy\ndtype\nK\1s.")
     refused("it holds a partial", load_pickle, tmp_path / "a")
+
+
+def test_a_damaged_pickle_is_one_printable_line(tmp_path):
+    (tmp_path / "a").write_bytes(b"\x80\2C\2\0\1K\1R.")
+    assert refused("damaged pickle", load_pickle, tmp_path / "a").isprintable()
+
+
+@pytest.mark.parametrize("error", [IndexError("index out of range"), MemoryError()])
+def test_a_sheet_of_images_that_pillow_fails_at(tmp_path, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cifar.Image, "open", fails)
+    refused("a.png: not a sheet of images", cifar._npm_sheet, tmp_path / "a.png")
+
+
+def test_a_row_of_runs_that_is_nested_deeply(tmp_path):
+    deep = '{""a"":' * 980 + "1" + "}" * 980
+    (tmp_path / "runs.csv").write_text(f'key,kind,scale,label,seed,settings\nx,train,small,x,0,"{deep}"\n')
+    refused("row 2: a field: nested deeper than 100 levels", read_records, tmp_path / "runs.csv")
 
 
 def synsets(monkeypatch, rows):
@@ -186,12 +206,35 @@ def test_json_that_python_reads_but_does_not_write():
     assert parse_json("[" * 100 + "]" * 100)
 
 
+def test_text_that_cannot_be_written():
+    assert parse_json(r'"\ud83d\ude00"') == "\U0001f600"
+    for text in (r'["\ud800"]', r'{"\udfff": 1}', b'"\xed\xa0\x80"'):
+        with pytest.raises(UnicodeError):
+            parse_json(text)
+    with pytest.raises(ValueError, match="half a character in line 1"):
+        parse_yaml(r'a: "\ud800"')
+
+
+def test_a_list_of_files_with_a_nul(tmp_path):
+    (tmp_path / "Images").mkdir()
+    (tmp_path / "TrainImages.txt").write_bytes(b"a\0/1.jpg\n")
+    refused("but there is no such file", lists.read_mit67, tmp_path)
+
+
+def test_a_format_of_unprintable_text(tmp_path):
+    described = {"format": "\u2028" * 99, "backbone": "convnet4"}
+    write_model_file(tmp_path / "m", {"w": torch.zeros(1)}, described)
+    assert len(refused("written in format", sla.load, tmp_path / "m")) < 200 + len(str(tmp_path))
+
+
 def test_a_catalogue_with_an_unprintable_field(tmp_path):
     fields = {"title": "x", "num_classes": 2, "splits": {"train": 1}, "shape": [3, 8, 8]}
     (tmp_path / "c.yaml").write_text(json.dumps({"a": fields}))
     assert read_catalogue(tmp_path / "c.yaml")[0].title == "x"
     (tmp_path / "c.yaml").write_text(json.dumps({"a": {**fields, "\u2028": 1}}))
     assert refused(r"c.yaml: a: \\u2028: ", read_catalogue, tmp_path / "c.yaml").isprintable()
+    (tmp_path / "c.yaml").write_text(json.dumps({"a": {**fields, "splits": {"train": 1, "\n": 2}}}))
+    assert refused("c.yaml: a: ", read_catalogue, tmp_path / "c.yaml").isprintable()
 
 
 def test_steps_of_thousands_of_digits(tmp_path):

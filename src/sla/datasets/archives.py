@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
-from sla.errors import InputError
+from sla.errors import InputError, shown
 
 MAX_BYTES = 16 << 30
 MAX_FILES = 2_000_000
@@ -102,7 +102,7 @@ def _one_line_errors(archive: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise  # the disk's fault, not the archive's
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{archive}: truncated, damaged, or no archive ({reason})") from None
+        raise InputError(f"{archive}: truncated, damaged, or no archive ({shown(reason)})") from None
 
 
 def _extract(

@@ -93,9 +93,9 @@ def _first_problem(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return "needs fields such as title and splits, as in sla's own catalogue.yaml"
     problem = error.errors()[0]
-    place = shown(".".join(str(part) for part in problem["loc"]))
+    place = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}" if place else message
+    return shown(f"{place}: {message}" if place else message)
 
 
 def _load() -> None:

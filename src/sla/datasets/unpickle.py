@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sla.errors import InputError
+from sla.errors import InputError, shown
 
 MAX_BYTES = 8 << 30  # the largest pickle of the known datasets is under 1 GB
 PLAIN_DTYPE = re.compile(r"[|<>=]?(?:[biuf][1248]|\?|[SU]\d{1,4})")
@@ -37,7 +37,7 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: claims more than memory holds; not a dataset's pickle") from None
     except Exception as error:  # a damaged pickle raises nearly anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{path}: a damaged pickle, or none ({reason})") from None
+        raise InputError(f"{path}: a damaged pickle, or none ({shown(reason)})") from None
 
 
 class _Reader(pickle._Unpickler):

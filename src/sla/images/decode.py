@@ -130,7 +130,7 @@ def _reason(source: Source, error: Exception, max_pixels: int) -> str:
             return "an empty file"
         return f"not an image ({', '.join(FORMATS)} are read)"
     text = " ".join(str(error).split()) or type(error).__name__
-    return f"a damaged image ({text})"
+    return f"a damaged image ({shown(text)})"
 
 
 def _is_empty(source: Source) -> bool:

@@ -14,6 +14,7 @@ from sla.disk import exclusive, remove_temporaries_of, replacing
 from sla.errors import InputError, listed, nearest, shown
 from sla.recipes import SCALES
 from sla.reproduce.jobs import content_key
+from sla.trees import parse_json
 
 TABLE = "runs.csv"
 JSON_COLUMNS = ("settings", "members", "scores", "more", "versions")
@@ -134,7 +135,7 @@ def add_records(path: Path, records: Iterable[Record]) -> int:
 def _parse(row: dict[str, Any], where: str) -> Record:
     try:
         values = {name: text for name, text in row.items() if text}
-        values |= {name: json.loads(values[name]) for name in JSON_COLUMNS if name in values}
+        values |= {name: parse_json(values[name]) for name in JSON_COLUMNS if name in values}
         record = Record.model_validate(values)
         record.percentages()
     except (ValueError, RecursionError, KeyError, TypeError) as error:  # ValueError: pydantic's and json's

@@ -77,5 +77,5 @@ def listing(
 def _files_in(folder: Path) -> set[str]:
     try:
         return set(os.listdir(folder))
-    except OSError:
+    except (OSError, ValueError):  # a NUL in the name
         return set()

@@ -12,7 +12,7 @@ from PIL import Image
 from sla.datasets.formats import Arrays, labels_in_range, read_lines
 from sla.datasets.unpickle import load_pickle
 from sla.disk import reason
-from sla.errors import InputError
+from sla.errors import InputError, shown
 from sla.trees import parse_json
 
 SIDE = 32
@@ -157,8 +157,8 @@ def _npm_sheet(file: Path) -> np.ndarray:
                 found = f"{image.width} x {image.height} pixels"
                 raise InputError(f"{file}: {found}; one row per image has 1,024 pixels")
             sheet = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file}: not a sheet of images ({error})") from None
+    except InputError:
+        raise
+    except Exception as error:  # a damaged file makes Pillow's readers raise nearly anything
+        raise InputError(f"{file}: not a sheet of images ({shown(str(error))})") from None
     return sheet.transpose(0, 2, 1).reshape(len(sheet), PIXELS)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sla.disk import reason
-from sla.errors import InputError, MissingExtraError
+from sla.errors import InputError, MissingExtraError, shown
 
 MAX_BYTES = 16 << 20  # the known lists have less than 1 MB
 MAX_MEMORY = 4 << 30  # of the process that reads it
@@ -43,7 +43,7 @@ def read_mat(path: Path) -> dict[str, Any]:
         why = said[-1] if said and done.returncode > 0 else "reading it crashed"
     except subprocess.TimeoutExpired:
         why = f"reading it took more than {TIMEOUT:.0f} seconds"
-    raise InputError(f"{path}: a damaged MATLAB file, or none ({why})")
+    raise InputError(f"{path}: a damaged MATLAB file, or none ({shown(why)})")
 
 
 def read_here(path: Path) -> dict[str, Any]:
