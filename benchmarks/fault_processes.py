@@ -149,7 +149,11 @@ def fingerprint(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.name.endswith(".lock"):
-            found[str(path.relative_to(folder))] = hashlib.sha256(_content(path, folder)).hexdigest()
+            try:
+                content = _content(path, folder)
+            except (ValueError, KeyError):  # damaged
+                content = path.read_bytes()
+            found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
 
 
