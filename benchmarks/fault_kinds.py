@@ -207,7 +207,8 @@ def damage(place: Place, trial: Trial, folder: Path, how: str) -> Outcome:
     """A file of a checkpoint that is cut short, has one bit flipped, or is all zeros."""
     stage, stream = _begun(place, trial, folder), trial.stream
     checkpoints = {path.parent for path in (folder / "out").rglob("*-*/state.safetensors")}
-    newest = max(checkpoints, key=lambda path: path.stat().st_mtime_ns)
+    lasts = [path for path in checkpoints if path.name.startswith("last-")]
+    newest = max(lasts, key=lambda path: path.stat().st_mtime_ns)
     chosen = newest if stream.random() < 0.7 else stream.choice(sorted(checkpoints))
     names = ("weights.safetensors", "state.safetensors", "checksums.json")
     path = chosen / stream.choice([name for name in names if (chosen / name).exists()])
@@ -216,10 +217,25 @@ def damage(place: Place, trial: Trial, folder: Path, how: str) -> Outcome:
     if ended.one_line:
         return Outcome(trial, stage, said=True)
     wrong = differences(fingerprint(folder / "out"), place.wholes[trial.task].files)
+    if path.exists() and _is_refused(chosen):  # the run did not need it; whoever opens it hears of it
+        wrong = [name for name in wrong if name != str(path.relative_to(folder / "out"))]
     if ended.code or wrong:
         why = f"{path.relative_to(folder)} {how}: exit code {ended.code}: {ended.errors} {wrong}"
         return Outcome(trial, stage, failed=why)
-    return Outcome(trial, stage, same=True)  # the file was not needed any more, and replaced
+    return Outcome(trial, stage, same=True)
+
+
+def _is_refused(checkpoint: Path) -> bool:
+    """Whether a checkpoint is known to be damaged."""
+    from sla.errors import InputError
+    from sla.runs.checkpoint import STATE, WEIGHTS, check_file
+
+    try:
+        for name in (WEIGHTS, STATE):
+            check_file(checkpoint / name)
+    except InputError:
+        return True
+    return False
 
 
 def _damaged(content: bytes, how: str, stream: random.Random) -> bytes:

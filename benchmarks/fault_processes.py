@@ -90,9 +90,13 @@ def _run(words: Sequence[str], prepare: Callable[[], object], errors: int) -> No
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(errors, 2)
-        prepare()
+        import torch
+
         from sla.cli import main
 
+        os.setsid()  # a group of processes with a stopped one in it is hung up when its session ends
+        torch.set_num_threads(1)  # forked, torch makes its threads anew: here, where nothing else runs
+        prepare()
         main(list(words))
         code = 0
     except SystemExit as end:
@@ -149,7 +153,11 @@ def fingerprint(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.name.endswith(".lock"):
-            found[str(path.relative_to(folder))] = hashlib.sha256(_content(path, folder)).hexdigest()
+            try:
+                content = _content(path, folder)
+            except (ValueError, KeyError):  # damaged
+                content = path.read_bytes()
+            found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
     return found
 
 

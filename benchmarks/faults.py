@@ -46,7 +46,10 @@ def make_trials(faults: Sequence[str], seed: int, quick: bool, tasks: Sequence[s
 def run_trial(place: Place, trial: Trial) -> Outcome:
     """In a folder of its own, which goes if nothing failed."""
     folder = Path(tempfile.mkdtemp(prefix="trial-", dir=place.base)) / "run"
-    found = FAULTS[trial.fault][0](place, trial, folder)
+    try:
+        found = FAULTS[trial.fault][0](place, trial, folder)
+    except Exception as error:  # of the campaign itself: the others go on
+        found = Outcome(trial, "", failed=repr(error))
     if not found.failed:
         shutil.rmtree(folder.parent)
     return found

@@ -10,6 +10,10 @@ class SLAError(Exception):
     exit_code = 1
 
 
+class LostProcessError(SLAError):
+    """Another process of the run does not answer any more."""
+
+
 class InputError(SLAError, ValueError):
     """Invalid input: a shape, a name, a file."""
 

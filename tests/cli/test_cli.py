@@ -178,6 +178,24 @@ def test_errors_of_a_run(error, code, words, monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_process_that_lost_another_does_not_wait_for_it(tmp_path):
+    """Whatever of the group is taken apart at the end of a process may wait for an answer."""
+    code = (
+        "import sys, time, sla.cli, sla.demo\n"
+        "from sla.errors import LostProcessError\n"
+        "class Group:\n"
+        "    def __del__(self): time.sleep(600)\n"
+        "def lose(*_):\n"
+        "    group = Group()\n"
+        "    raise LostProcessError('process 1 was lost')\n"
+        "sla.demo.run = lose\n"
+        "sla.cli.main(sys.argv[1:])\n"
+    )
+    words = [sys.executable, "-c", code, "demo", "--seeds", "2", "--out", str(tmp_path / "page.html")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (1, "sla: process 1 was lost\n")
+
+
 def test_a_warning_is_one_line(monkeypatch, capsys, tmp_path):
     import warnings
 

@@ -1,6 +1,7 @@
 """The command line: one thin file per command; errors are one line, without a traceback."""
 
 import contextlib
+import os
 import sys
 import warnings
 from typing import Any
@@ -29,7 +30,7 @@ from sla.cli import (
 )
 from sla.cli.renamed import WithOldNames
 from sla.disk import explain
-from sla.errors import SLAError, SLAWarning, shown
+from sla.errors import LostProcessError, SLAError, SLAWarning, shown
 
 app = typer.Typer(
     name="sla",
@@ -79,6 +80,9 @@ def main(args: list[str] | None = None) -> None:
         app(args)
     except SLAError as error:
         typer.secho(f"sla: {shown(str(error))}", fg="red", err=True)
+        if isinstance(error, LostProcessError):
+            _flush()
+            os._exit(error.exit_code)  # what is left of the group would wait for the lost process
         sys.exit(error.exit_code)
     except OSError as error:  # of the disk, in any command
         typer.secho(f"sla: {explain(error)}", fg="red", err=True)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from sla.disk import explain
-from sla.errors import SLAError
+from sla.errors import LostProcessError, SLAError
 from sla.runs.folder import has_begun
 
 NO_MEMORY = "can't allocate memory"  # torch says so of the CPU, in a RuntimeError
@@ -32,7 +32,7 @@ def explaining_failures(folder: Path) -> Iterator[None]:
         if NO_MEMORY in str(error):
             raise SLAError(f"out of memory: {LESS}{_what_is_left(folder)}") from error
         if isinstance(error, dist.DistError) or CONNECTION in str(error).lower():
-            raise SLAError(f"{LOST}{_what_is_left(folder)}") from error
+            raise LostProcessError(f"{LOST}{_what_is_left(folder)}") from error
         raise
 
 
