@@ -4,6 +4,7 @@ import gzip
 import math
 import struct
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from sla.errors import InputError
 
 PARTS = {"train": "train", "test": "t10k"}
 MAX_BYTES = 1 << 30
+PART = 1 << 20
 UNSIGNED_BYTE = 0x08
 
 
@@ -23,7 +25,7 @@ def read_idx(path: Path) -> np.ndarray:
         with path.open("rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if zipped else path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = _read_bounded(file)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"{path}: truncated or damaged gzip file") from None
     except OSError as error:
@@ -38,6 +40,15 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(data, np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
     except ValueError:  # more dimensions, or with a 0 among them larger ones, than an array can have
         raise InputError(f"{path}: not an idx file of unsigned bytes: {len(shape)} dimensions") from None
+
+
+def _read_bounded(file: BufferedIOBase) -> bytes:
+    """All of it, up to a little over MAX_BYTES; `read` of so many takes the memory at once."""
+    parts, size = [], 0
+    while size <= MAX_BYTES and (part := file.read(PART)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
 
 
 def find_idx(folder: Path, stem: str) -> Path:
