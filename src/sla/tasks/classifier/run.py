@@ -138,7 +138,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
         rows, method, grown = [], self.config.method.name, "grown" in self.result
-        chosen = self.result.get("chosen") or {"checkpoint": "last", "inference": self.result["headline"]}
+        chosen = self.result.get("chosen") or {"checkpoint": "last", "inference": self.result.get("headline")}
         for checkpoint, found in self.result["accuracies"].items():
             for split in ("test", "val"):
                 for inference, scores in found.get(split, {}).items():
