@@ -37,9 +37,9 @@ class _Advice(_Part):
 
 
 class _Result(_Part):
-    headline: str
-    accuracies: dict[str, _Checkpoint]
-    images: dict[str, Count]
+    headline: str = ""
+    accuracies: dict[str, _Checkpoint] = {}
+    images: dict[str, Count] = {}
     chosen: _Chosen | None = None
     anytime: dict[str, list[Any]] = {}
     view_accuracy: _Advice | None = None
@@ -55,5 +55,5 @@ def check_result(result: dict[str, Any], folder: Path) -> None:
         raise damaged_result(folder) from None
     for checkpoint in found.accuracies.values():
         for split in ("val", "test"):
-            if getattr(checkpoint, split) and not found.images.get(split):
+            if getattr(checkpoint, split) and not (found.headline and found.images.get(split)):
                 raise damaged_result(folder)

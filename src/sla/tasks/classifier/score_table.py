@@ -14,7 +14,7 @@ STARS = "* the headline. Held-out images (val) chose the best checkpoint; test i
 def make_table(result: dict[str, Any], method: str) -> ScoreTable:
     """A row for each checkpoint, split and inference of the result of a run with this method."""
     rows, grown = list[tuple[str, ...]](), "grown" in result
-    chosen = result.get("chosen") or {"checkpoint": "last", "inference": result["headline"]}
+    chosen = result.get("chosen") or {"checkpoint": "last", "inference": result.get("headline")}
     for checkpoint, found in result["accuracies"].items():
         name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
         for split in ("test", "val"):
