@@ -5,6 +5,7 @@ A process that has imported everything forks one for each command: a trial takes
 
 import contextlib
 import csv
+import faulthandler
 import hashlib
 import json
 import os
@@ -75,7 +76,7 @@ class Started:
         while self.alive():
             if time.monotonic() > end and not late:
                 late = f"still running after {limit:.0f} seconds\n"
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGABRT)  # it says where it was
             time.sleep(0.002)
         assert self.status is not None
         with open(self.errors, encoding="utf-8", errors="replace") as file:
@@ -90,6 +91,7 @@ def _run(words: Sequence[str], prepare: Callable[[], object], errors: int) -> No
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(errors, 2)
+        faulthandler.enable(errors)
         import torch
 
         from sla.cli import main
