@@ -4,11 +4,13 @@
 
 sbom.json is a CycloneDX list of every distribution that the package and its extras need, with version,
 licence and what needs what, from the metadata of those that are installed; whatever else is installed is not
-in it. constraints.txt pins the same versions. `--audit` asks pypi.org for known vulnerabilities and writes
-docs/supply-audit.json. `docs/supply.md` is made from these files by `make docs`.
+in it. constraints.txt pins the same versions. `--audit` asks the package index at $SLA_INDEX (its JSON
+interface) for known vulnerabilities and writes docs/supply-audit.json. `docs/supply.md` is made from these
+files by `make docs`.
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -189,7 +191,7 @@ def _audit_text(found: dict[str, Any], total: int) -> str:
     """What was found, and of what nothing could be."""
     known, unchecked, versions = found["known"], found["unchecked"], found["records_of_versions"]
     said = "none has a known vulnerability" if not known else f"{len(known)} have known vulnerabilities"
-    text = f"Asked of pypi.org on {found['date']}: of {total - len(unchecked)} packages, {said}. "
+    text = f"Asked of the package index on {found['date']}: of {total - len(unchecked)} packages, {said}. "
     text += "".join(f"{name}: {', '.join(ids)}. " for name, ids in known.items())
     if versions < total:
         text += (
@@ -203,7 +205,7 @@ def _audit_text(found: dict[str, Any], total: int) -> str:
 
 
 def audit(wanted: dict[str, str]) -> dict[str, Any]:
-    """What pypi.org knows of these versions; some indices only have the record of the newest one."""
+    """What a package index knows of these versions; some indices only have the record of the newest one."""
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "records_of_versions": 0}
     found |= {"known": {}, "unchecked": []}
     for name, version in sorted(wanted.items()):
@@ -219,7 +221,7 @@ def audit(wanted: dict[str, str]) -> dict[str, Any]:
 
 def _ask(path: str) -> dict[str, Any] | None:
     try:
-        with urllib.request.urlopen(f"https://pypi.org/pypi/{path}/json", timeout=30) as answer:
+        with urllib.request.urlopen(f"{os.environ['SLA_INDEX']}/{path}/json", timeout=30) as answer:
             return json.load(answer)
     except (OSError, ValueError):
         return None
@@ -227,6 +229,8 @@ def _ask(path: str) -> dict[str, Any] | None:
 
 if __name__ == "__main__":
     if "--audit" in sys.argv[1:]:
+        if "SLA_INDEX" not in os.environ:
+            sys.exit("set SLA_INDEX to the address of a package index's JSON interface")
         found = audit(pins(CONSTRAINTS.read_text(encoding="utf-8")))
         AUDIT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         print(f"written: {AUDIT.name}")
