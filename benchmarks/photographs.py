@@ -1,7 +1,7 @@
 """Your own photographs: what a linear classifier on features, fine-tuning and SLA reach at the same cost.
 
     python benchmarks/photographs.py DATA OUT --minutes 1 --seeds 3 --datasets cub20-10,flowers20-5
-    python benchmarks/photographs.py DATA OUT --datasets pilot-10,pilot-20 --ways plain,sla
+    python benchmarks/photographs.py DATA OUT --datasets pilot-10,pilot-15 --ways plain,sla
 
 DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders. A budget is in minutes
 of two cores, as FLOP (MINUTE), the quick model included, so that a row can be run again; every run has one
@@ -47,7 +47,7 @@ CELLS = {
     **{f"flowers20-{each}": Cell(FLOWERS, "0-19", each) for each in (5, 15)},
     **{f"flowers102-{each}": Cell(FLOWERS, "0-101", each) for each in (5, 15)},
 }
-PILOTS = {"pilot-10": Cell(CUB, "100-149", 10), "pilot-20": Cell(CUB, "100-149", 20)}
+PILOTS = {"pilot-10": Cell(CUB, "100-149", 10), "pilot-15": Cell(CUB, "100-149", 15)}
 SLA = {"method.name": "sla", "method.views": "rot4", "method.views_per_step": 1}
 WAYS: dict[str, dict[str, Any]] = {
     "features": {"method.name": "features"},
@@ -66,7 +66,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "optimizer.fixed_norms": False,
     },
 }
-SCORES = ("quick", "single", "flips", "aggregated", "distilled", "averaged")
+SCORES = ("quick", "single", "flips", "aggregated", "distilled", "averaged", "averaged_views")
 WHAT = ("cell", "way", "minutes", "seed", "variant")
 COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_seconds", "commit")
 TABLE = Table("photographs", "docs/photographs.md", COLUMNS)
@@ -84,7 +84,7 @@ LABELS = {
 
 def render(rows: list[dict[str, str]]) -> str:
     """Mean accuracies over seeds, a row for each cell, budget and way."""
-    header = ("pictures", "minutes", "way", "seeds", *SCORES)
+    header = ("pictures", "minutes", "way", "seeds", *(name.replace("_", ", ") for name in SCORES))
     lines = [header, ("---", "--:", "---", *["--:"] * (1 + len(SCORES)))]
     groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in rows:
@@ -115,49 +115,26 @@ def settings_of(cell: Cell, way: str, minutes: float, seed: int, pilot: bool) ->
 
 
 def scores_of(run: Any, split: str) -> dict[str, float]:
-    """Accuracy in percent of the quick model, of each inference of the trained one, and of both averaged."""
-    import torch
-
+    """Accuracy in percent of the quick model, of each inference of the trained one, and of their average."""
     from sla.tasks.classifier.run import Run
 
-    stages = run.config.stages
+    found = {
+        checkpoint: {name: scores["top1"] for name, scores in parts[split].items()}
+        for checkpoint, parts in run.result["accuracies"].items()
+    }
     if run.config.method.name == "features":
-        return {"quick": run.result["accuracies"]["last"][split]["single"]["top1"]}
-    last = Run(run.folder, "last")
-    dataset = last.load_splits().test if split == "test" else None
-    found = {name: scores["top1"] for name, scores in last.result["accuracies"]["last"][split].items()}
-    found.pop("anytime", None)
-    if dataset is not None:
-        found["flips"] = last.flips(last.dataset(), "single").scores()["flips"]["top1"]
-    if "features" in stages:
-        quick = Run(run.folder, "features")
-        found["quick"] = run.result["accuracies"]["features"][split]["single"]["top1"]
-        first, second = (one.kept_scores(split) for one in (quick, last))
-        logits = second.of(first.keys)
-        best = "distilled" if "distilled" in logits else "single"
-        targets = _targets(last, split, first.keys)
-        both = sum(
-            torch.softmax(one / max(run.result["temperatures"].get(name, {}).get(kind, 1.0), 1e-3), 1)
-            for one, name, kind in (
-                (first.logits["single"], "features", "single"),
-                (logits[best], "last", best),
-            )
-        )
-        found["averaged"] = 100 * (both.argmax(1) == targets).double().mean().item()
-    return found
-
-
-def _targets(run: Any, split: str, keys: Any) -> Any:
-    import numpy as np
-    import torch
-
-    from sla.images.content import dataset_keys
-    from sla.tasks.classifier.split import split_images
-
-    splits = run.load_splits()
-    dataset = splits.test if split == "test" else split_images(run.config, splits, [])[1]
-    known = dict(zip(dataset_keys(dataset).tolist(), np.asarray(dataset.targets).tolist(), strict=True))
-    return torch.tensor([known[key] for key in keys.tolist()])
+        return {"quick": found["last"]["single"]}
+    scores = found["last"]
+    if "features" in found:
+        scores |= {"quick": found["features"]["single"]}
+    if "averaged" in found:
+        scores["averaged"] = found["averaged"]["single"]
+        if "aggregated" in found["averaged"]:
+            scores["averaged_views"] = found["averaged"]["aggregated"]
+    if split == "test":
+        last = Run(run.folder, "last")
+        scores["flips"] = last.flips(last.dataset(), "single").scores()["flips"]["top1"]
+    return scores
 
 
 def run_cell(

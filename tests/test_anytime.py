@@ -218,7 +218,9 @@ def test_a_run_has_its_rules_and_every_command_takes_them(finished_run, stopped,
     shutil.copytree(finished_run.folder, tmp_path / "run")
     folder, kept = tmp_path / "run", finished_run.result["anytime"]["last"]
     assert [rule["agreement"] for rule in kept] == [level for level in LEVELS if level < 0.98]
-    refused(r"no anytime rule with agreement 0.99: its 144 held-out images show", finished_run.use_agreement)
+    refused(
+        r"no anytime rule with agreement 0.99: 144 held-out images are too few", finished_run.use_agreement
+    )
     found = json.loads(stopped(0, "evaluate", folder, "--agreement", 0.95, "--json"))["inference"]
     assert list(found) == ["single", "aggregated", "anytime", "distilled"]
     assert 1 <= found["anytime"]["views"] <= 4
@@ -245,3 +247,18 @@ def test_a_run_from_before_is_calibrated_when_asked(finished_run, tmp_path):
     rule = run.use_agreement(0.9)
     assert rule.order == tuple(kept[0]["order"])
     assert rule.strictness == pytest.approx(kept[0]["strictness"], rel=1e-4)
+
+
+def test_a_rule_that_cannot_be_is_refused():
+    for values in ({"agreement": 7.0}, {"agreement": math.nan}, {"agreement": "x"}, {"images": -5}):
+        refused("an anytime rule has an", AnytimeRule, (0, 1), 1.0, **values)
+    refused("an anytime rule has an order", AnytimeRule, 4, 1.0)
+    refused("an anytime rule has an order", AnytimeRule, (0, 1), None)
+    model = sla.create("resnet8", num_classes=3, method=sla.SLA()).eval()
+    for order in ((0, 1), (0, 1, 2, 3, 4, 5)):
+        model.anytime_rule = AnytimeRule(order, 1.0)
+        refused(
+            f"a rule for {len(order)} views|rule for {len(order)} views does not fit 4",
+            model.anytime,
+            torch.randn(2, 3, 8, 8),
+        )

@@ -200,3 +200,22 @@ def test_what_is_not_possible_is_refused():
     )
     refused("must be at least 0", SLA, view_weight=-1.0)
     refused("confidence must be from 0 to 1", SLA, confidence=1.5)
+
+
+def test_answers_that_cannot_be_are_refused():
+    model = sla.create("resnet8", num_classes=3, method=sla.SLA(consistency_weight=1.0))
+    images, targets, more = torch.randn(2, 3, 8, 8), torch.tensor([0, 1]), torch.randn(4, 3, 8, 8)
+
+    def loss(images_without, **given):
+        return model(images, targets, sla.StepContext(unlabelled=sla.Unlabelled(images_without, **given)))
+
+    for answers in (
+        torch.zeros(4, 2),
+        torch.zeros(4, 5),
+        torch.zeros(3, 3),
+        torch.zeros(4, 3, dtype=torch.int64),
+    ):
+        refused(r"answers must be class logits, float \(4, 3\)", loss, more, answers=answers)
+    for trust in (-3.0, float("nan"), float("inf")):
+        refused("trust must be a number of at least 0", loss, more, answers=torch.zeros(4, 3), trust=trust)
+    refused("has no image", loss, more[:0], answers=torch.zeros(0, 3))

@@ -1,7 +1,7 @@
 """Anytime aggregation: the views of an image one after the other, until its answer is settled."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -43,12 +43,20 @@ class AnytimeRule:
     images: int = 0
 
     def __post_init__(self) -> None:
+        numbers = (self.strictness, self.agreement, self.images)
+        if not isinstance(self.order, Sequence) or not all(isinstance(one, int | float) for one in numbers):
+            raise InputError(f"an anytime rule has an order of views and three numbers, not {self!r}")
         whole = all(isinstance(view, int) for view in self.order)
         if not self.order or not whole or sorted(self.order) != list(range(len(self.order))):
             raise InputError(f"an anytime rule needs every view number once in its order, not {self.order!r}")
         object.__setattr__(self, "order", tuple(self.order))
         if not self.strictness >= 0:
             raise InputError(f"the strictness of an anytime rule is 0 or more, not {self.strictness!r}")
+        if not 0 <= self.agreement <= 1 or self.images < 0:
+            raise InputError(
+                "an anytime rule has an agreement from 0 to 1 and 0 or more images, "
+                f"not {self.agreement!r} and {self.images!r}"
+            )
 
     @property
     def thresholds(self) -> tuple[float, ...]:
@@ -103,7 +111,7 @@ def count_views(margins: Tensor, rule: AnytimeRule) -> Tensor:
 
 def settle(class_logits: Tensor, rule: AnytimeRule) -> Settled:
     """What anytime aggregation answers, from the class logits of every view (B, M, N)."""
-    _check_views(rule, class_logits.shape[1])
+    check_views(rule, class_logits.shape[1])
     running = running_averages(class_logits, rule.order)
     views = count_views(margins(running), rule)
     place = (views - 1).view(-1, 1, 1).expand(-1, 1, running.shape[2])
@@ -133,6 +141,7 @@ def classify_until_settled(
     return Settled(logits[back], views[back])
 
 
-def _check_views(rule: AnytimeRule, num_views: int) -> None:
+def check_views(rule: AnytimeRule, num_views: int) -> None:
+    """Refuse a rule for another number of views."""
     if len(rule.order) != num_views:
         raise InputError(f"an anytime rule for {len(rule.order)} views does not fit {num_views} views")

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sla.anytime import AnytimeRule, Settled, classify_until_settled, settle
+from sla.anytime import AnytimeRule, Settled, check_views, classify_until_settled, settle
 from sla.errors import InputError, SLAWarning
 from sla.heads import JointHead, is_whole
 from sla.inference import check_average, check_inference
@@ -220,6 +220,7 @@ class Classifier(nn.Module):
         check_inference("anytime", self.inferences)
         rule = self.anytime_rule
         assert rule is not None
+        check_views(rule, len(self.method.views))
         if rule.takes_all:
             logits = self.logits(input, "aggregated")
             return Settled(logits, torch.full((len(logits),), len(rule.order), device=logits.device))

@@ -28,6 +28,7 @@ DEMO = {  # the setting of `sla demo`
     "run__batch_size": 50,
     "run__evaluations": 1,
     "optimizer__learning_rate": 0.1,
+    "optimizer__warmup": 0.0,
     "optimizer__weight_decay": 5e-4,
     "augment": "crop(1)",
     "data__hold_out": 0,

@@ -136,7 +136,7 @@ def test_the_threshold_and_the_table(browser, address, folder, hostile_run):
     assert browser.run("[...document.querySelectorAll('.picture')].filter(one => !one.hidden).length") == 12
 
 
-def test_an_answer_is_corrected(browser, address, folder, hostile_run):
+def test_an_answer_is_corrected_and_trains(browser, address, folder, hostile_run, digit):
     browser.open(address, 390)
     browser.choose("#files", folder / "2.png")
     browser.until(ANSWERED)
@@ -153,11 +153,7 @@ def test_an_answer_is_corrected(browser, address, folder, hostile_run):
     assert (hostile_run.folder / path).read_bytes() == (folder / "2.png").read_bytes()
     browser.run("byId('clear').click()")
     assert browser.run("document.querySelectorAll('.picture').length") == 0
-
-
-def test_the_pictures_of_a_correction_train(hostile_run, data_folder, digit):
-    """With those of another class beside them."""
-    table = hostile_run.folder / "corrections.csv"
+    # It trains, with a picture of another class beside it.
     (hostile_run.folder / "other.png").write_bytes(digit(9))
     table.write_text(table.read_text() + "other.png,9\n")
     found = load(table).train

@@ -54,6 +54,7 @@ class TrainingDisplay(Progress):
         self.tasks: dict[str, TaskID] = {}
         self.passes: dict[str, float] = {}  # when each began, where there is no terminal
         self.start: tuple[float, int] | None = None
+        self.done = 0
         self.numbers: dict[str, float] = {}
 
     def __enter__(self) -> "TrainingDisplay":
@@ -83,8 +84,9 @@ class TrainingDisplay(Progress):
     def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
         """How far the training is, and its newest numbers."""
         now = time.monotonic()
-        if self.start is None or done < self.start[1]:  # the first step of this run
+        if self.start is None or done < self.done:  # the first step of this run, or of its next stage
             self.start = (now, done)
+        self.done = done
         self.numbers |= metrics
         elapsed = now - self.start[0]
         rate = (done - self.start[1]) / elapsed if elapsed > 0 else 0.0

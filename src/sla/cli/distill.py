@@ -19,7 +19,7 @@ def distill(
     backbone: Annotated[
         str | None, Option(help="Another backbone, from new weights. Default: the run's, from its weights.")
     ] = None,
-    checkpoint: Annotated[str | None, Option(help="The teacher's: last or best. Default: last.")] = None,
+    checkpoint: Annotated[str | None, Option(help="The teacher's: last (default), best or averaged.")] = None,
     share: Annotated[float | None, Option(help="Steps, as a fraction of the teacher's.")] = None,
     learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     teacher_views: Annotated[int | None, Option(help="Views that the teacher answers from.")] = None,

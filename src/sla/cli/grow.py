@@ -23,7 +23,7 @@ def grow(
     weight: Annotated[
         float | None, Option(help="Weight of the old model's answers; 0: fine-tuning. Default: 1.")
     ] = None,
-    checkpoint: Annotated[str | None, Option(help="Of the run: last or best. Default: last.")] = None,
+    checkpoint: Annotated[str | None, Option(help="Of the run: last (default), best or averaged.")] = None,
     learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     epochs: Annotated[float | None, Option(help="Passes over the images. Default: as the run.")] = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. grow.temperature=1.")] = None,

@@ -25,7 +25,7 @@ def complete(names: Sequence[str]) -> dict[str, Any]:
 ALLOW = "Allow a run to import code from outside sla: package.module:Name."
 Allow = Annotated[list[str] | None, typer.Option(help=ALLOW, callback=allow_names)]
 Checkpoint = Annotated[
-    str, typer.Option(help="last, best on the held-out images, features, or the run's choice.")
+    str, typer.Option(help="last, best on the held-out images, features, averaged, or the run's choice.")
 ]
 Inference = Annotated[
     str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")

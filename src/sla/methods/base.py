@@ -25,12 +25,14 @@ class Unlabelled(NamedTuple):
         views: (U, k) view numbers, if only k views of each image are used; None for all.
         answers: (U, N) class logits of the same images, augmented weakly, where the method asks for them.
         share: what their loss is multiplied by, where a step's images go through the model in parts.
+        trust: what the loss of the answers is multiplied by, a number or a tensor (): see `rising_trust`.
     """
 
     images: Tensor
     views: Tensor | None = None
     answers: Tensor | None = None
     share: float = 1.0
+    trust: Tensor | float = 1.0
 
 
 class Before(NamedTuple):

@@ -10,6 +10,14 @@ from sla.losses import consistency_loss, marginal_view_loss
 from sla.methods.base import Method, StepContext, option
 
 
+def rising_trust(step: int, steps: int) -> float:
+    """exp(-5 (1 - t)^2), where t rises from 0 to 1 in the first half of the steps (Laine and Aila, 2017).
+
+    A model that has just begun is confident and wrong at times. Learning that, it stays so.
+    """
+    return math.exp(-5 * (1 - min(2 * step / max(steps, 1), 1.0)) ** 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JointUnlabelled(Method):
     """The options and losses of images without labels, for methods with a joint head.
@@ -61,15 +69,26 @@ class JointUnlabelled(Method):
             raise InputError(
                 "the loss of images without labels needs StepContext(unlabelled=Unlabelled(...))"
             )
+        if not len(more.images):
+            raise InputError("a batch of images without labels has no image")
         logits, num_views = heads["joint"](features), len(self.views)
         view = marginal_view_loss(logits, num_views, more.views)
         loss, parts = self.view_weight * view, {"unlabelled_view": view.detach()}
         if self.wants_answers:
             if more.answers is None:
                 raise InputError("consistency_weight needs the answers: Unlabelled(images, answers=...)")
+            self._check_answers(more.answers, more.trust, len(more.images), logits.shape[1] // num_views)
             consistency, confident = consistency_loss(
                 logits, more.answers, num_views, self.confidence, more.views
             )
-            loss = loss + self.consistency_weight * consistency
+            loss = loss + self.consistency_weight * more.trust * consistency
             parts |= {"unlabelled_consistency": consistency.detach(), "unlabelled_confident": confident}
         return {"loss": loss, **parts}
+
+    @staticmethod
+    def _check_answers(answers: Tensor, trust: Tensor | float, images: int, classes: int) -> None:
+        if tuple(answers.shape) != (images, classes) or not answers.is_floating_point():
+            given = f"{answers.dtype} {tuple(answers.shape)}"
+            raise InputError(f"answers must be class logits, float ({images}, {classes}), not {given}")
+        if not isinstance(trust, Tensor) and not 0 <= trust < math.inf:
+            raise InputError(f"trust must be a number of at least 0, not {trust!r}")

@@ -17,6 +17,7 @@ from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import is_features
+from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
@@ -125,8 +126,8 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
     trained = run.checkpoint if run.checkpoint != FEATURES else "last"
-    models = []
-    for checkpoint, inference in ((FEATURES, "single"), (trained, run.result["headline"])):
+    models, own = [], judged_inference(run.result, trained) or run.result["headline"]
+    for checkpoint, inference in ((FEATURES, "single"), (trained, own)):
         top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
         if top1 is None:
             return []

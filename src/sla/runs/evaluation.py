@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
@@ -23,6 +24,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def answering(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode but for batch norm, which normalises as in training and keeps its statistics.
+
+    For answers in the middle of training: running statistics lag behind weights that change fast, and what
+    a network says with those of some steps ago can be wrong with full confidence.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    tracking = [norm.track_running_stats for norm in norms]
+    with evaluating(model):
+        for norm in norms:
+            norm.training, norm.track_running_stats = True, False
+        try:
+            yield
+        finally:
+            for norm, tracks in zip(norms, tracking, strict=True):
+                norm.track_running_stats = tracks
 
 
 def iterate_eval(

@@ -20,7 +20,7 @@ from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.methods import Features
 from sla.progress import Progress
-from sla.report.ending import by_confidence, describe_unjudged
+from sla.report.ending import by_confidence, compare_models, describe_unjudged
 from sla.runs.checkpoint import STATE, WEIGHTS
 from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
@@ -33,6 +33,7 @@ from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.use_all import keep_judgement
 from sla.tasks.registry import make_config
 
 
@@ -216,6 +217,73 @@ def test_the_chosen_model_answers_and_others_can_be_named(two_stage_run):
         Run(two_stage_run.config.model.weights, "features")
 
 
+def test_the_average_is_of_the_weights_before_and_after_training(two_stage_run, tmp_path):
+    """The start is trained again for no step: backbone and heads as training found them."""
+    copy = tmp_path / "run"
+    shutil.copytree(two_stage_run.folder / "features", copy / "features")
+    start = training_after(make_plan(two_stage_run.config), Group(), copy).model.state_dict()
+    last, both = (Run(two_stage_run.folder, name) for name in ("last", "averaged"))
+    found = both.model.state_dict()
+    for name, value in last.model.state_dict().items():
+        if value.is_floating_point():
+            assert found[name].numpy() == pytest.approx((0.25 * start[name] + 0.75 * value).numpy(), abs=1e-5)
+    assert any(not torch.equal(found[name], value) for name, value in last.model.state_dict().items())
+    scores = both.evaluate().scores(both.temperatures)
+    for inference, told in two_stage_run.result["accuracies"]["averaged"]["test"].items():
+        assert scores[inference] == pytest.approx(told)
+    assert both.model_name == "the average of both models"
+    assert "averaged checkpoint" in command("evaluate", two_stage_run.folder, "--checkpoint", "averaged")
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_the_average_is_made_anew_with_a_result(two_stage_run, tiny_settings, finished_run, tmp_path, damage):
+    folder = shutil.copytree(two_stage_run.folder, tmp_path / "run")
+    (averaged,) = (folder / "checkpoint").glob("averaged-*")
+    weights = (averaged / WEIGHTS).read_bytes()
+    if damage == "changed":
+        (averaged / WEIGHTS).write_bytes(weights[:-400] + bytes(400))
+    else:
+        shutil.rmtree(averaged)
+        with pytest.raises(InputError, match="no averaged checkpoint; --checkpoint last"):
+            Run(folder, "averaged")
+    (folder / "result.json").unlink()
+    settings = {"stages": "features, train", "method__name": "sla+sd"}
+    again = sla.fit("digits", folder, resume=True, **quick_settings(tiny_settings, finished_run, **settings))
+    assert (averaged / WEIGHTS).read_bytes() == weights
+    assert again.result["accuracies"] == two_stage_run.result["accuracies"]
+
+
+def test_each_model_answers_by_the_inference_it_was_judged_by(two_stage_run, tmp_path):
+    chosen = two_stage_run.result["chosen"]
+    assert set(chosen["inferences"]) >= {"features", "last", "averaged"}
+    folder = shutil.copytree(two_stage_run.folder, tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    result["chosen"]["inferences"] = {"features": "single", "last": "aggregated", "averaged": "single"}
+    (folder / "result.json").write_text(json.dumps(result))
+    assert [Run(folder, name).headline for name in ("last", "averaged")] == ["aggregated", "single"]
+    count = result["images"]["test"]
+    shown = {one.name: one for one in compare_models(Run(folder, "last"), "test", count)}
+    top1 = result["accuracies"]["last"]["test"]["aggregated"]["top1"]
+    assert shown["the trained model"].right == round(top1 * count / 100)
+    other = shutil.copytree(folder, tmp_path / "all")
+    judged = SimpleNamespace(
+        checkpoint="last", headline="aggregated", temperatures={}, folder=folder, result=result
+    )
+    keep_judgement(other, judged)
+    assert json.loads((other / "result.json").read_text())["chosen"]["inference"] == "aggregated"
+    keep_judgement(other, SimpleNamespace(**vars(judged) | {"checkpoint": "averaged", "headline": "single"}))
+    kept = json.loads((other / "result.json").read_text())["chosen"]
+    assert (kept["checkpoint"], kept["inference"]) == ("averaged", "single")
+
+
+def test_a_cosine_head_is_not_averaged(two_stage_run, tiny_settings, finished_run, tmp_path):
+    settings = {"stages": "features, train", "method__name": "sla", "method__head": "cosine"}
+    run = sla.fit("digits", tmp_path / "run", **quick_settings(tiny_settings, finished_run, **settings))
+    assert sorted(run.result["accuracies"]) == ["best", "features", "last"]
+    with pytest.raises(InputError, match="no averaged checkpoint"):
+        Run(run.folder, "averaged")
+
+
 def candidate(right, count, other=1):
     """A model that is right on the given images, with a margin of 2."""
     logits = torch.zeros(count, 3)
@@ -229,10 +297,9 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     made = {
         name: candidate(one, count) for name, one in (("features", quick), ("last", last), ("best", best))
     }
-    made["features"] = made["features"]._replace(temperature=2.0)  # the other decides their average
     chosen, lines = choose_model(made, targets)
     assert chosen["checkpoint"] == "features"
-    assert chosen["right"] == {"features": 30, "last": 20, "best": 22, "averaged": 20}
+    assert chosen["right"] == {"features": 30, "last": 20, "best": 22}
     points = paired_shares(0, 10, 40)
     assert chosen["trained_minus_quick"] == {**points._asdict(), "p": mcnemar(0, 10)}
     assert "last is used" in lines[0]  # 2 gained, none lost: not clear
@@ -242,6 +309,12 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     chosen, lines = choose_model({name: candidate(right, count) for name, right in sets.items()}, targets)
     assert chosen["checkpoint"] == "best"
     assert lines[2].startswith("training is no clear gain")
+    made["averaged"] = candidate(set(range(39)), count)
+    chosen, lines = choose_model(made, targets)
+    assert chosen["checkpoint"] == "averaged"
+    assert chosen["right"]["averaged"] == 39
+    assert "both averaged 97.5%" in lines[1]
+    assert lines[2].startswith("training was worth it; predict uses the average of both models")
 
 
 def test_of_equal_models_the_more_likely_one_is_chosen():

@@ -1,11 +1,14 @@
 """Training with images without labels: which images, what a step sees of them, cost, resuming, refusals."""
 
+import copy
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,6 +20,8 @@ from made_data import digit_files
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.content import dataset_keys
+from sla.methods import StepContext
+from sla.methods.unlabelled import rising_trust
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
 from sla.runs.distributed import Group
 from sla.runs.images_record import read_record
@@ -97,7 +102,7 @@ def test_images_of_a_folder_are_known_by_content(tmp_path, tiny_settings):
 
 
 def test_what_a_step_sees(semi_run, tmp_path):
-    """Weak images are answered by all views in eval mode, strong ones are learnt; all by their own draws."""
+    """All views of weak images answer, with batch statistics that are not kept; strong ones are learnt."""
     loop = Trainer(plan_run(semi_run.config), tmp_path / "new", Group())
     loop.prepare(frozen=False)
     batch = next(iter(loop.batches(loop.train, 0)))
@@ -110,15 +115,51 @@ def test_what_a_step_sees(semi_run, tmp_path):
     weak_draws = type(more.draws)(seed_of(more.draws.seed, "weak"), 0, 16, 0, 16)
     weak = loop.train_pipeline(more.images, weak_draws, more.aspect)
     running = {name: value.clone() for name, value in loop.model.named_buffers()}
+    twin = copy.deepcopy(loop.model).train()  # it has no dropout
+    turned = torch.stack([torch.rot90(weak, view, (2, 3)) for view in range(4)], 1).flatten(0, 1)
     with torch.no_grad():
-        parts = []
-        loop.model.eval()
-        for view in range(4):
-            turned = torch.rot90(weak, view, (2, 3)).contiguous(memory_format=torch.channels_last)
-            parts.append(loop.model.heads["joint"](loop.model.features(turned))[:, view::4])
-        loop.model.train()
+        logits = twin.heads["joint"](twin.features(turned.contiguous(memory_format=torch.channels_last)))
+    parts = [logits[view::4, view::4] for view in range(4)]
     assert seen.answers.numpy() == pytest.approx(torch.stack(parts).mean(0).numpy(), abs=1e-5)
     assert all(torch.equal(value, running[name]) for name, value in loop.model.named_buffers())
+    norms = [module for module in loop.model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert norms
+    assert all(norm.training and norm.track_running_stats for norm in norms)
+
+
+def test_trust_in_answers_rises_over_the_first_half(semi_run, tmp_path):
+    assert [rising_trust(step, 8) for step in range(0, 9, 2)] == pytest.approx(
+        [math.exp(-5), math.exp(-1.25), 1.0, 1.0, 1.0]
+    )
+    assert rising_trust(0, 0) == pytest.approx(math.exp(-5))
+    loop = Trainer(plan_run(semi_run.config), tmp_path / "new", Group())
+    loop.prepare(frozen=False)
+    batch = next(iter(loop.batches(loop.train, 0)))
+    later = replace(batch, step=loop.steps // 2)
+    full = loop.see_unlabelled(later)
+    images = loop.train_pipeline(batch.images, batch.draws, batch.aspect)
+    total, none, half = (
+        loop.model(images, batch.targets, StepContext(unlabelled=full._replace(trust=trust)))["loss"].item()
+        for trust in (full.trust, 0.0, torch.tensor(0.5))
+    )
+    assert float(full.trust) == 1.0
+    assert total > none
+    assert half == pytest.approx((total + none) / 2, rel=1e-4)
+
+
+def test_answers_do_not_follow_running_statistics(semi_run, tmp_path):
+    """Running statistics that lag behind the weights do not make answers confident; fixed ones are used."""
+    loop = Trainer(plan_run(semi_run.config), tmp_path / "new", Group())
+    loop.prepare(frozen=False)
+    batch = next(iter(loop.batches(loop.train, 0)))
+    before = loop.see_unlabelled(batch).answers
+    norms = [module for module in loop.model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.running_var.mul_(1e-4)
+    assert torch.equal(loop.see_unlabelled(batch).answers, before)
+    for norm in norms:
+        norm.training = False  # optimizer.fixed_norms
+    assert loop.see_unlabelled(batch).answers.abs().max() > 10 * before.abs().max()
 
 
 def test_cost_counts_every_pass(semi_run, tmp_path):
@@ -250,7 +291,7 @@ def test_objects_without_labels(tiny_settings, tmp_path, stop_at):
     ("settings", "words"),
     [
         ({"data__unlabelled_count": 5000}, "data.unlabelled_count: 5,000 of 1,2"),
-        ({"data__unlabelled": "no-folder"}, "no-folder: neither a folder nor a dataset"),
+        ({"data__unlabelled": "no-folder"}, "no-folder: there is no such folder or dataset"),
         ({"data__per_class": None}, "no image is left that is not labelled, held out or a test image"),
         ({"method__confidence": 1.5}, "method.confidence"),
     ],

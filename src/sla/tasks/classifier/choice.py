@@ -1,4 +1,4 @@
-"""Which model of a run answers by default: the quick one, or the trained one at its last or best step.
+"""Which model of a run answers by default: the quick one, the trained one, or the average of their weights.
 
 Held-out images decide, in pairs; test images decide nothing.
 """
@@ -9,13 +9,15 @@ from torch import Tensor
 
 from sla.runs.metrics import negative_log_likelihood
 from sla.stats import Interval, mcnemar, paired_shares, share
-from sla.tasks.classifier.config import FEATURES
+from sla.tasks.classifier.config import AVERAGED, FEATURES
 
+RISK = 0.05  # p below which a difference is called clear
 # What the models of a run are called that has a quick one and a trained one, by checkpoint.
 MODELS = {
     FEATURES: "the quick model",
     "last": "the trained model",
     "best": "the trained model (best checkpoint)",
+    AVERAGED: "the average of both models",
 }
 
 
@@ -25,11 +27,6 @@ class Candidate(NamedTuple):
     inference: str
     logits: Tensor
     temperature: float
-
-    @property
-    def probabilities(self) -> Tensor:
-        """(n, N), calibrated."""
-        return (self.logits.double() / self.temperature).softmax(1)
 
     def likelihood(self, targets: Tensor) -> float:
         """The mean log-likelihood of these classes, calibrated."""
@@ -45,7 +42,7 @@ class Paired(NamedTuple):
     @property
     def words(self) -> str:
         """For a line."""
-        verdict = "no clear difference" if self.p >= 0.05 else "better" if self.points.mean > 0 else "worse"
+        verdict = "no clear difference" if self.p >= RISK else "better" if self.points.mean > 0 else "worse"
         return f"{self.points.mean:+.1f} points ({self.points.ends('+.1f')}, p {self.p:.2g}): {verdict}"
 
 
@@ -59,8 +56,8 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
     """What result.json has under `chosen`, and the lines that say why; candidates by checkpoint.
 
     `best` stands for `last` only where the paired interval is above zero: it was chosen on these very images.
-    Of the quick and the trained model the one with more right answers is taken; of equal ones, that of the
-    better likelihood.
+    Of the quick model, the trained one and their average, that with the most right answers is taken; of equal
+    ones, that of the better likelihood.
     """
     hits = {name: one.logits.argmax(1) == targets for name, one in candidates.items()}
     count, lines, trained = len(targets), [], "last"
@@ -68,25 +65,25 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
         found = compare_hits(hits["last"], hits["best"])
         trained = "best" if found.points.low > 0 else "last"
         lines.append(f"best checkpoint against last: {found.words}; {trained} is used")
-    quick, other = candidates[FEATURES], candidates[trained]
     found = compare_hits(hits[FEATURES], hits[trained])
-    averaged = (quick.probabilities + other.probabilities).argmax(1) == targets
-    right = {name: int(one.sum()) for name, one in (hits | {"averaged": averaged}).items()}
+    right = {name: int(one.sum()) for name, one in hits.items()}
     likelihood = {name: one.likelihood(targets) for name, one in candidates.items()}
-    checkpoint = max((trained, FEATURES), key=lambda name: (right[name], likelihood[name]))
-    shown = [f"quick {_percent(right[FEATURES], count)}", f"trained {_percent(right[trained], count)}"]
-    shown.append(f"both averaged {_percent(right['averaged'], count)}")
+    names = {FEATURES: "quick", trained: "trained", AVERAGED: "both averaged"}
+    names = {name: words for name, words in names.items() if name in candidates}
+    checkpoint = max(reversed(names), key=lambda name: (right[name], likelihood[name]))
+    shown = [f"{words} {_percent(right[name], count)}" for name, words in names.items()]
     lines.append(f"on {count:,} held-out images: {', '.join(shown)}; trained against quick {found.words}")
-    clear = found.p < 0.05
     if checkpoint == FEATURES:
-        why = "the quick model is better" if clear else "the quick way is enough"
+        why = "the quick model is better" if found.p < RISK else "the quick way is enough"
     else:
+        clear = compare_hits(hits[FEATURES], hits[checkpoint]).p < RISK
         why = "training was worth it" if clear else "training is no clear gain over the quick model"
     by = "" if checkpoint == FEATURES else f" by {candidates[checkpoint].inference} inference"
     lines.append(f"{why}; predict uses {MODELS[checkpoint]}{by}; --checkpoint names another")
     chosen = {
         "checkpoint": checkpoint,
         "inference": candidates[checkpoint].inference,
+        "inferences": {name: one.inference for name, one in candidates.items()},
         "images": count,
         "right": right,
         "trained_minus_quick": {**found.points._asdict(), "p": found.p},

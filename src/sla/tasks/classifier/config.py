@@ -24,6 +24,7 @@ from sla.views import view_names
 DISTIL = "distil"  # the stage after training
 DISTILLED = "distilled"  # the method of a run that distils another one
 FEATURES = "features"  # the stage before training, and the method of a run that is nothing else
+AVERAGED = "averaged"  # the checkpoint with the average of the quick and the trained model
 AUTO = "auto"  # views or imbalance: chosen when the run starts
 
 
@@ -189,7 +190,9 @@ class DistilConfig(Part):
     mix: str | None = Field(
         None, description="mix the images that the student learns from, e.g. cutmix(1.0, 1.0); default: none"
     )
-    checkpoint: Literal["last", "best"] = Field("last", description="of the teacher: last or best")
+    checkpoint: Literal["last", "best", "averaged"] = Field(
+        "last", description="of the teacher: last, best or averaged"
+    )
     teacher: str | None = Field(None, description="run folder of the teacher, of a run by `sla distill`")
     teacher_checksum: str | None = Field(
         None, description="of the teacher's weights; filled in automatically"
@@ -209,7 +212,9 @@ class GrowConfig(Part):
     """How a run adds classes to another one."""
 
     run: str | None = Field(None, description="run folder that this one adds classes to, of `sla grow`")
-    checkpoint: Literal["last", "best"] = Field("last", description="of that run: last or best")
+    checkpoint: Literal["last", "best", "averaged"] = Field(
+        "last", description="of that run: last, best or averaged"
+    )
     checksum: str | None = Field(None, description="of that run's weights; filled in automatically")
     keep: int = Field(
         20, ge=0, description="training images kept of each old class, nearest to its mean; 0: none"

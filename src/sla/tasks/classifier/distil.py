@@ -131,7 +131,8 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
     """A teacher has an aggregated answer to learn from, and the views that are asked for."""
     if "aggregated" not in inferences:
         raise InputError(
-            f"{name}: only aggregated answers are distilled; it has {', '.join(inferences)} inference"
+            f"{name}: a student needs a teacher with aggregated inference (sla, da, mt); this one has "
+            f"{', '.join(inferences)}"
         )
     if count is not None and count > num_views:
         raise InputError(f"distil.teacher_views: {count} of {num_views} views")
@@ -178,8 +179,8 @@ def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Pl
     names = [name for name in DataConfig.model_fields if name not in NOT_SELECTING]
     if changed := [name for name in names if getattr(before.data, name) != getattr(config.data, name)]:
         raise InputError(
-            f"{', '.join(f'data.{name}' for name in changed)}: not as in {shown(folder)}, so a student could "
-            "train on images that its teacher held out: leave it as it was"
+            f"{', '.join(f'data.{name}' for name in changed)}: cannot differ from {shown(folder)}: "
+            "the student could train on images that its teacher held out"
         )
     if (record := read_record(folder)) is not None:
         plan = with_recorded_images(plan, record, folder, progress)
@@ -213,6 +214,8 @@ class Distiller(Trainer):
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         begins, part = is_new(folder), plan.config.distil
+        if part.cached and part.teacher_views is not None:
+            raise InputError("distil.teacher_views: cached answers are of all views: leave one of them out")
         if plan.config.mix and (part.cached or part.unlabelled or plan.config.data.unlabelled):
             raise InputError(
                 "distil.mix: mixed images need answers of their own, and labels: leave out distil.cached and "

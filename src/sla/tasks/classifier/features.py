@@ -300,35 +300,36 @@ def training_after(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> 
     trainer = Trainer(plan, folder, group)
     quick = find_quick(folder, trainer.device) if is_new(folder) else None
     if quick is not None:
-        start_heads(trainer, quick)
+        start_heads(trainer, trainer.model, quick)
+        if trainer.average is not None:
+            trainer.average = type(trainer.average)(trainer.model, trainer.average.decay)
     return trainer
 
 
 @torch.no_grad()
-def start_heads(trainer: Trainer, quick: Classifier) -> None:
-    """Give a trainer's class heads the quick model's rows, divided by the mean length of its features.
+def start_heads(trainer: Trainer, model: Classifier, quick: Classifier) -> bool:
+    """Give a model's class heads the quick model's rows, divided by the mean length of its features.
 
     The quick head is for features of length 1, a linear head for features as they are: those of augmented
     pictures in training mode, where batch norm makes others than in evaluation. In a joint head every
     view's block begins with the same rows: it says nothing about the view yet, and the same about the class.
-    A cosine head stays as it is: its weights have no scale of their own.
+    A cosine head stays as it is: its weights have no scale of their own. False where a class head is one.
     """
     places = spread(len(trainer.train), SAMPLE)
     images, aspect = (part.to(trainer.device) for part in trainer.train.read(places))
     images = trainer.train_pipeline(images, Draws(trainer.config.run.seed, 0, len(places)), aspect)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(trainer.config.run.seed, "first heads"))  # for dropout
-        model = copy.deepcopy(trainer.model)  # a pass in training mode may move the running statistics
-        set_train(model, trainer.config.optimizer)
-        features = model.features(images)
+        twin = copy.deepcopy(model)  # a pass in training mode may move the running statistics
+        set_train(twin, trainer.config.optimizer)
+        features = twin.features(images)
     length = features.norm(dim=1).mean().clamp(min=1e-6)
     given = quick.heads["plain"]
     assert isinstance(given, JointHead)
     assert given.bias is not None
-    for name in ("joint", "plain"):
-        head = dict(trainer.model.heads.items()).get(name)
-        if isinstance(head, JointHead) and head.bias is not None:
-            head.weight.copy_((given.weight / length).repeat_interleave(head.num_views, 0))
-            head.bias.copy_(given.bias.repeat_interleave(head.num_views))
-    if trainer.average is not None:
-        trainer.average = type(trainer.average)(trainer.model, trainer.average.decay)
+    heads = [head for name, head in model.heads.items() if name in ("joint", "plain")]
+    linear = [head for head in heads if isinstance(head, JointHead) and head.bias is not None]
+    for head in linear:
+        head.weight.copy_((given.weight / length).repeat_interleave(head.num_views, 0))
+        head.bias.copy_(given.bias.repeat_interleave(head.num_views))  # type: ignore[union-attr]
+    return len(linear) == len(heads)

@@ -164,6 +164,8 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
         )
         config = fill_missing(config, "data", stored_size=native)
         start = "from scratch" if config.model.weights == "none" else "from given weights"
+        if config.method.name == DISTILLED:
+            start = "from its teacher's weights if that has the same backbone"
         reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
         config = _choose_method(config)
         # Grey tiny pictures are mostly characters: a mirrored one is another.
@@ -239,8 +241,10 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         backbone_factor=0.3 if tuned else 1.0,
         fixed_norms=config.model.weights == "pretrained",
     )
-    if tuned and "warmup" not in config.optimizer.model_fields_set:
-        config = override(config, "optimizer", warmup=0.1)
+    rises = config.optimizer.schedule == "onecycle"  # by itself
+    if "warmup" not in config.optimizer.model_fields_set and not (rises and not tuned):
+        # Without it a plain classifier may not begin to learn at the full rate; joint labels bear it.
+        config = override(config, "optimizer", warmup=0.1 if tuned else 0.05)
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         # Steps with some of the views cost less, so there are more of them.

@@ -24,8 +24,9 @@ from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.anytime import find_rules, rule_at
+from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import Candidate, choose_model
-from sla.tasks.classifier.config import DISTIL, FEATURES
+from sla.tasks.classifier.config import AVERAGED, DISTIL, DISTILLED, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, infer
 from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
@@ -68,6 +69,8 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     if quick is not None:
         check_file(quick / WEIGHTS)
         judged[FEATURES] = step_of(quick), judge(FEATURES, quick / WEIGHTS)
+        if (both := _average(trainer, quick)) is not None:
+            judged[AVERAGED] = step_of(both.parent), judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, progress)
     # From here on nothing is chosen.
@@ -100,6 +103,14 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "cost": _with_quick(_cost(trainer, scores["last"]), trainer, quick),
         **describe_origin(),
     }
+
+
+def _average(trainer: Trainer, quick: Path) -> Path | None:
+    """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
+    last = find_checkpoint(trainer.folder / "checkpoint", "last")
+    if last is None or isinstance(trainer, Distiller):
+        return None
+    return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
 
 
 def _judge(
@@ -291,7 +302,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
     dataset = plan.val or plan.test
-    if dataset is None:
+    if dataset is None or trainer.config.method.name == DISTILLED:  # its teacher's run has said it
         return None
     workers = trainer.config.data.workers or 0
     found = measure_views(trainer.teacher or model, dataset, trainer.eval_pipeline, workers=workers)

@@ -30,6 +30,7 @@ class _Checkpoint(_Part):
 class _Chosen(_Part):
     checkpoint: str
     inference: str
+    inferences: dict[str, str] = {}
 
 
 class _Advice(_Part):

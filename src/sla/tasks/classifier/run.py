@@ -33,7 +33,13 @@ from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, stud
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
-from sla.tasks.classifier.opened_model import chosen_checkpoint, find_opened_file, folders_with, stage_of
+from sla.tasks.classifier.opened_model import (
+    chosen_checkpoint,
+    find_opened_file,
+    folders_with,
+    judged_inference,
+    stage_of,
+)
 from sla.tasks.classifier.predict import as_sequence, predict_images
 from sla.tasks.classifier.result_check import check_result
 from sla.tasks.classifier.score_table import make_table
@@ -53,8 +59,8 @@ from sla.tasks.classifier.unseen_images import (
 class Run(OpenedRun[ClassifierConfig, Classifier]):
     """A finished or stopped run with the model of a checkpoint.
 
-    That is last, best on the held-out images, features (the quick model), or by default what the result names
-    as chosen, else last.
+    That is last, best on the held-out images, features (the quick model), averaged (the average of both), or
+    by default what the result names as chosen, else last.
     """
 
     task = "classifier"
@@ -97,8 +103,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def headline(self) -> str:
         """The inference that answers by default: as chosen on held-out images, else that of the method."""
-        chosen = self.result.get("chosen", {})
-        named = chosen.get("inference") if chosen.get("checkpoint") == self.checkpoint else None
+        named = judged_inference(self.result, self.checkpoint)
         return named if named in self.model.inferences else self.model.method.headline
 
     @property
@@ -181,6 +186,11 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
         The rules are in the run's result; of a run without, they are calibrated now, and not written.
         """
+        if not self.model.aggregates_by_view:
+            raise InputError(
+                f"{shown(self.folder)}: method {self.config.method.name} has no views to average, and so no "
+                f"anytime inference; it has {', '.join(self.model.inferences)}"
+            )
         if not self.anytime_rules and "anytime" not in self.result:
             self.anytime_rules = self._calibrate_anytime(progress)
         held_out = self.result.get("images", {}).get("val", 0)
@@ -189,8 +199,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return rule
 
     def _calibrate_anytime(self, progress: Progress) -> list[AnytimeRule]:
-        if not self.model.aggregates_by_view:
-            raise InputError(f"{shown(self.folder)}: {self.config.method.name} does not aggregate views")
         splits = self.load_splits(progress=progress)
         if self.record is None or not self.record.count(VAL):
             raise InputError(

@@ -18,8 +18,9 @@ from sla.images.store import Dataset
 from sla.labels import MixedTarget, Target, split_target
 from sla.methods import Method, StepContext, Unlabelled
 from sla.methods.checks import create_memory
+from sla.methods.unlabelled import rising_trust
 from sla.runs.distributed import Group
-from sla.runs.evaluation import evaluating
+from sla.runs.evaluation import answering
 from sla.runs.loop import Loop, is_new
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_train_pipeline, preprocessing_of
@@ -150,20 +151,23 @@ class Trainer(Loop):
     def see_unlabelled(self, batch: Batch) -> Unlabelled | None:
         """The step's images without labels, augmented, in as many views as the labelled ones.
 
-        Where the method wants answers, they are aggregated ones by the weights as they are, in eval mode, on
-        the weakly augmented images; the images themselves are then augmented strongly.
+        Where the method wants answers, they are aggregated ones by the weights as they are on the weakly
+        augmented images; the images themselves are then augmented strongly.
         """
         more, method = batch.unlabelled, self.model.method
         if more is None:
             return None
         images = self._laid_out(self.strong_pipeline(more.images, more.draws, more.aspect))
         views, answers = self._draw_views(more), None
+        trust: Tensor | float = 1.0
         if method.wants_answers:
             draws = replace(more.draws, seed=seed_of(more.draws.seed, "weak"))
             weak = self._laid_out(self.train_pipeline(more.images, draws, more.aspect))
-            with torch.no_grad(), evaluating(self.model), self._autocast():
+            with torch.no_grad(), answering(self.model), self._autocast():
                 answers = self.model.logits(weak, "aggregated").float()
-        return Unlabelled(images, views, answers)
+            # A tensor: with another number in every step, compiled code would be compiled again.
+            trust = torch.tensor(rising_trust(batch.step, self.steps), device=self.device)
+        return Unlabelled(images, views, answers, trust=trust)
 
     def complete(self, context: StepContext, images: Tensor) -> StepContext:
         """The context of a part of a step, with what a kind of run adds to it."""

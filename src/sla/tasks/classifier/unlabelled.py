@@ -141,7 +141,7 @@ def split_unlabelled(found: Unlabelled | None, shares: Sequence[float]) -> list[
     whole = len(found.images)
     columns = (found.images.tensor_split(parts), views, answers, shares)
     return [
-        Unlabelled(images, seen, answer, len(images) / whole / share)
+        Unlabelled(images, seen, answer, len(images) / whole / share, found.trust)
         for images, seen, answer, share in zip(*columns, strict=True)
     ]
 
@@ -208,7 +208,7 @@ def _read(plan: Plan[ClassifierConfig], source: str, progress: Progress = QUIET)
     refuse_object_source(source)
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise InputError(f"{shown(source)}: neither a folder nor a dataset: unlabelled images are needed")
+        raise InputError(f"{shown(source)}: there is no such folder or dataset of unlabelled images")
     cache = cache_dir() / "images" if data.cache else None
     storage = Storage((height, width), data.on_bad_image, cache, progress=progress)
     return load_pictures(folder, storage)

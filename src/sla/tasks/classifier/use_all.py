@@ -7,7 +7,7 @@ from typing import Any
 from sla.disk import replacing
 from sla.errors import InputError, shown
 from sla.runs.folder import RESULT, read_result
-from sla.tasks.classifier.config import FEATURES, ClassifierConfig
+from sla.tasks.classifier.config import AVERAGED, FEATURES, ClassifierConfig
 from sla.tasks.classifier.features import is_features
 from sla.tasks.classifier.run import Run
 
@@ -43,8 +43,14 @@ def keep_judgement(folder: Path, judged: Run) -> None:
     Those of a quick model are its own, by cross-validation.
     """
     result = read_result(folder)
-    if not result.get("temperatures", {}).get("last"):
-        result["temperatures"] = result.get("temperatures", {}) | {"last": judged.temperatures}
+    if judged.checkpoint == AVERAGED and AVERAGED in result["accuracies"]:
+        result["chosen"] = result["chosen"] | {"checkpoint": AVERAGED, "inference": judged.headline}
+        result["temperatures"] = result.get("temperatures", {}) | {AVERAGED: judged.temperatures}
+    else:
+        if "chosen" in result:
+            result["chosen"] = result["chosen"] | {"inference": judged.headline}
+        if not result.get("temperatures", {}).get("last"):
+            result["temperatures"] = result.get("temperatures", {}) | {"last": judged.temperatures}
     chosen = judged.result["accuracies"][judged.checkpoint]
     scores = {split: chosen[split] for split in ("val", "test") if split in chosen}
     result["judged_by"] = {"run": judged.folder.name, "checkpoint": judged.checkpoint, **scores}

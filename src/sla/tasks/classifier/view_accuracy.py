@@ -109,9 +109,7 @@ def advise(found: ViewAccuracy, others: Sequence[str] = (), learnt: bool = True)
         return f"{found.images} held-out images are too few to say whether {text} is recognisable."
     if not learnt:
         return f"{text} was not recognised, but neither were the classes: the run was too short to say."
-    instead = (
-        f" Try --views {' or '.join(others)}." if others else " `sla views` shows which are recognisable."
-    )
+    instead = f" Try --views {' or '.join(others)}." if others else " sla views shows which are recognisable."
     useless = [factor for factor in found.factors if factor.verdict == CANNOT]
     if len(found.factors) > 1 and useless:
         kept = "*".join(factor.views.text for factor in found.factors if factor.verdict != CANNOT)
