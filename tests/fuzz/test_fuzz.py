@@ -81,7 +81,8 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_whatever_else_a_reader_does_is_seen(case, monkeypatch):
-    monkeypatch.setattr(guard, "SECONDS", 0.3)
+    if case == "no end":  # the others may take their time on a slow machine
+        monkeypatch.setattr(guard, "SECONDS", 0.3)
     read, words = BAD[case]
     found = run(Reader("bad", lambda rng: rng.randbytes(3), lambda _: read, memory=1 << 28), 0, 2, warm_up=0)
     assert (found.valid, found.refused, found.other) == (0, 0, 2)
