@@ -18,9 +18,13 @@ import pytest
 from PIL import Image
 
 from commands import sla
+from sla.reproduce.records import read_records
+from sla.reproduce.render import render
+from sla.reproduce.results import collect
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "src" / "sla"
+RUNS = REPOSITORY / "results" / "reproduce" / "runs.csv"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 CORE = (
     "views",
@@ -95,7 +99,6 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "memory": 4,
     "own_policy": 12,
     "photographs": 1,
-    "readme": 40,
     "speed": 16,
     "speed_growth": 20,
     "speed_profile": 5,
@@ -352,11 +355,20 @@ def test_a_benchmarks_part_of_a_page_is_made_from_its_results(name, least):
     assert benchmark.TABLE.parts()[1] == benchmark.render(rows)
 
 
+def test_tables_of_cards_are_made_from_the_results():
+    cards = importlib.import_module("cards")
+    found = collect(read_records(RUNS), "small")
+    assert {page: table.parts()[1] for page, table in cards.TABLES.items()} == {
+        page: cards.render(page, found) for page in cards.PAGES
+    }
+
+
 def test_every_mark_in_a_page_is_that_of_a_benchmark():
     marks = [
         mark for page in PAGES for mark in re.findall(r"^<!-- ((?!file:).*) -->$", page.read_text(), re.M)
     ]
-    made = [f"made by benchmarks/{name}.py" for name in RESULTS]
+    cards = importlib.import_module("cards")
+    made = [f"made by benchmarks/{name}.py" for name in [*RESULTS, *["cards"] * len(cards.PAGES)]]
     assert sorted(marks) == sorted([*made, *["end"] * len(made)])
 
 
@@ -379,9 +391,6 @@ def test_rows_of_several_processes_are_kept_and_shown_between_the_marks(tmp_path
 
 
 def test_the_results_are_made_from_their_table():
-    from sla.reproduce.records import read_records
-    from sla.reproduce.render import render
-
-    records = read_records(REPOSITORY / "results" / "reproduce" / "runs.csv")
+    records = read_records(RUNS)
     assert records
     assert (REPOSITORY / "docs" / "results.md").read_text(encoding="utf-8") == render(records)[0]

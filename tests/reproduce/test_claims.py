@@ -214,3 +214,29 @@ def test_studies_come_after_the_paper_without_its_columns():
     assert series_of(collect(found, "small"), "capacity")["sla-"].points == [(2.0, 63.0)]
     assert "Baseline, width 2 | 61.00 ± 1.00 | 3 | 95.00 |  |" in study
     assert "SLA, width 2 | 63.00 ± 1.00 | 3 | 94.50, below 95 | +2.00 (+2.00 to +2.00) |" in study
+
+
+def test_lines_of_our_own_figures():
+    """Each point is the mean over seeds, at its cost, labels or classes."""
+    costs = {"baseline-1": 1e12, "k1-1": 1e12, "k1-2": 2e12, "baseline": 5e12, "student": 5e12}
+    found = {}
+    for table, numbers in (
+        ("views", {"baseline-1": [50, 52], "k1-1": [53, 55], "k1-2": [60, 62]}),
+        ("students", {"baseline": [56, 58], "student": [59, 60]}),
+        ("semi", {"simclr": [40, 44]}),
+    ):
+        for row, values in numbers.items():
+            for key, one in rows(table, {row: values}).items():
+                found[key] = one.model_copy(update={"training_flop": costs.get(row)})
+    growth = [{"classes": 25, "single": 30.0, "aggregated": 40.0}, {"classes": 30, "aggregated": 35.0}]
+    for key, one in rows("grow", {"sla": [35, 37]}).items():
+        found[key] = one.model_copy(update={"more": {"growth": growth}})
+    results = collect(found, "small")
+    lines = {line.name: line.points for line in series_of(results, "students").values()}
+    assert lines["plain classifier, one pass"] == [(1.0, 51.0), (5.0, 57.0)]
+    assert lines["SLA, one view per step, four passes"] == [(1.0, 54.0), (2.0, 61.0)]
+    assert lines["student, one pass"] == [(5.0, 59.5)]
+    assert series_of(results, "views", "cifar100")["k1-"].points == [(1.0, 54.0), (2.0, 61.0)]
+    assert series_of(results, "semi")["simclr"].points == [(25.0, 42.0), (100.0, 42.0)]
+    assert series_of(results, "grow")["sla"].points == [(25, 40.0), (30, 35.0)]
+    assert series_of(collect({}, "small"), "students") == {}

@@ -24,11 +24,13 @@ def test_finished_runs_of_this_machine_say_more_than_probes(monkeypatch):
     monkeypatch.setattr(costs, "probe_rate", lambda: Rate(7.0, "probes"))
     mine = [record(seconds) for seconds in (50, 100, 2000)]
     found = estimate_rate(mine, HERE)
-    assert found == Rate(5e9, "the median of 3 finished runs on this machine", threads=2)
+    assert found == Rate(5e9, "the median of the 3 latest runs on such a machine", threads=2)
     others = [record(100, machine="a GPU"), record(5), record(100, members=["m"]), record(100, flop=None)]
     assert estimate_rate(mine[:2] + others, HERE).basis == "probes"
     alone = [record(seconds, machine="x86_64, 1 thread") for seconds in (50, 100, 2000)]
     assert estimate_rate(alone, HERE) == found._replace(flop_per_second=1e10)
+    latest = [record(25, finished=f"2030-01-{day:02}") for day in range(1, 21)]
+    assert estimate_rate([*latest, *mine], HERE).flop_per_second == 2e10
 
 
 @pytest.fixture

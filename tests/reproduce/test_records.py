@@ -91,6 +91,15 @@ def test_a_job_with_other_numbers_is_refused_and_nothing_is_lost(tmp_path):
     assert table.read_bytes() == before
 
 
+def test_calibration_errors_may_be_rounded_differently(tmp_path):
+    table = tmp_path / "runs.csv"
+    add_records(table, [made(0, more={"ece_single": 1.5137})])
+    assert add_records(table, [made(0, more={"ece_single": 1.5136})]) == 0
+    assert read_records(table)[made(0).key].more == {"ece_single": 1.5137}
+    refused(r"ece_single 1\.5137 and 1\.6", add_records, table, [made(0, more={"ece_single": 1.6})])
+    refused(r"ece_single 1\.5137 and None", add_records, table, [made(0, more={})])
+
+
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "reproduce" / "runs.csv"
 KINDS = ("single", "aggregated", "distilled")
 
@@ -139,7 +148,7 @@ def test_every_committed_row_is_a_job_of_the_paper():
     from sla.reproduce.jobs import cells_of, jobs_of
     from sla.reproduce.names import EXPERIMENTS
 
-    cells = [cell for name in EXPERIMENTS for cell in cells_of(name, "small", 3, removed=True)]
+    cells = [cell for name in EXPERIMENTS for cell in cells_of(name, "small", 5, removed=True)]
     assert set(read_records(COMMITTED)) <= {job.key for job in jobs_of(cells)}
 
 

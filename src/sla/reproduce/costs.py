@@ -30,6 +30,7 @@ PROBES, WARM_UP, PROBE_IMAGES = 9, 2, 32
 SLICES, SIDE = 40, 384  # matrix products, each short enough to run undisturbed on a busy machine
 FLOOR = 0.25  # of the matrix-multiply rate of one core: training a CIFAR network is never slower for long
 LEAST_ROWS, LEAST_SECONDS = 3, 20.0  # finished runs that say more than probes, and how long each took
+LATEST = 20  # of them that count
 
 
 class Cost(NamedTuple):
@@ -129,19 +130,20 @@ def recorded_seconds(job: Job, finished: Mapping[str, Record]) -> float | None:
 
 
 def estimate_rate(records: Iterable[Record], machine: str) -> Rate:
-    """From the finished runs of this machine, by the median, where there are some; else by probes now.
+    """From the latest finished runs on such a machine, by the median, where there are some; else by probes.
 
-    Per thread, so that runs with any number of threads count.
+    Per thread, so that runs with any number of threads count. The latest: a name is that of many machines,
+    and one that was busy then may not be so now.
     """
     here, threads = parse_machine(machine)
     rates = [
         record.training_flop / record.seconds / parse_machine(record.machine)[1]
-        for record in records
+        for record in sorted(records, key=lambda one: one.finished)
         if parse_machine(record.machine)[0] == here and not record.members
         if record.training_flop and record.seconds and record.seconds >= LEAST_SECONDS
-    ]
+    ][-LATEST:]
     if len(rates) >= LEAST_ROWS:
-        return Rate(median(rates), f"the median of {len(rates)} finished runs on this machine", threads)
+        return Rate(median(rates), f"the median of the {len(rates)} latest runs on such a machine", threads)
     return probe_rate()._replace(threads=threads)
 
 

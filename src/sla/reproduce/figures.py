@@ -11,12 +11,17 @@ from sla.reproduce.paper import experiment
 from sla.reproduce.results import Place, Results
 
 COLORS = {"da": "#d9822b", "mt": "#2a9d4a", "sla": "#1f6feb"}
+ACCURACY = "test accuracy, %"
 AXES = {
     "figure3": ("iteration", "accuracy, %"),
     "figure4": ("images per class", "relative gain, %"),
-    "views": ("training cost, C", "CIFAR10, test accuracy, %"),
-    "capacity": ("width of the first layer", "CIFAR10, test accuracy, %"),
+    "views": ("training cost, C", ACCURACY),
+    "capacity": ("width of the first layer", ACCURACY),
+    "students": ("training cost, C", f"CIFAR10, {ACCURACY}"),
+    "semi": ("labels per class", f"CIFAR10, {ACCURACY}"),
+    "grow": ("classes so far", f"CIFAR100, {ACCURACY} of all of them"),
 }
+DOUBLING = ("views", "capacity", "students", "semi")  # with a logarithmic axis
 STUDIED = {  # rows of a study that make a line: the start of their names, and its label
     "views": {
         "baseline-": "plain classifier",
@@ -26,22 +31,38 @@ STUDIED = {  # rows of a study that make a line: the start of their names, and i
     },
     "capacity": {"baseline-": "plain classifier", "sla-": "SLA aggregated"},
 }
+BY_COST = {  # cells that make a line of the figure of students
+    "plain classifier, one pass": [
+        "views baseline-1",
+        "views baseline-2",
+        "views baseline-4",
+        "students baseline",
+    ],
+    "SLA, one view per step, one pass": ["rivals sla-single"],
+    "SLA, one view per step, four passes": ["views k1-1", "views k1-2", "views k1-4"],
+    "student, one pass": ["students student"],
+    "SLA+SD as in the paper, one pass": ["students paper"],
+}
 
 
-def series_of(results: Results, name: str) -> dict[str, Series]:
-    """The lines of a figure by row, means over seeds; {} for a table, or without numbers."""
+def series_of(results: Results, name: str, column: str | None = None) -> dict[str, Series]:
+    """The lines of a figure by row, means over seeds; {} for a table, or without numbers.
+
+    `column`: of a study with a figure for each of its columns; by default the first.
+    """
     if name in STUDIED:
-        return _study(results, name)
-    return {"figure3": _curves, "figure4": _gains}[name](results) if name in AXES else {}
+        return _study(results, name, column or next(iter(experiment(name).columns)))
+    own = {"figure3": _curves, "figure4": _gains, "students": _students, "semi": _labels, "grow": _growth}
+    return own[name](results) if name in AXES else {}
 
 
-def _study(results: Results, name: str) -> dict[str, Series]:
+def _study(results: Results, name: str, column: str) -> dict[str, Series]:
     """A line for each start of rows' names; how they end is the place on the axis, in tenths if it is 05."""
     found = {}
     for start, label in STUDIED[name].items():
         points = []
         for row in experiment(name).rows:
-            numbers = results.of(Place(name, row, "cifar10")) if row.startswith(start) else []
+            numbers = results.of(Place(name, row, column)) if row.startswith(start) else []
             if numbers:
                 end = row.removeprefix(start)
                 points.append((int(end) / (10 if end.startswith("0") else 1), fmean(numbers)))
@@ -81,27 +102,80 @@ def _gains(results: Results) -> dict[str, Series]:
     return found
 
 
+def _students(results: Results) -> dict[str, Series]:
+    """Accuracy against training FLOP, in units of the plain classifier's."""
+    unit = _flop(results, Place("views", "baseline-1", "cifar10"))
+    found = {}
+    for label, cells in BY_COST.items():
+        places = [Place(name, row, "cifar10") for name, row in (cell.split() for cell in cells)]
+        costs = {place: _flop(results, place) for place in places}
+        points = [(cost / unit, fmean(results.of(place))) for place, cost in costs.items() if cost and unit]
+        if points:
+            found[label] = Series(label, sorted(points))
+    return found if "student, one pass" in found else {}
+
+
+def _flop(results: Results, place: Place) -> float:
+    records = results.records.get(place, {}).values()
+    return next((record.training_flop for record in records if record.training_flop), 0.0)
+
+
+def _labels(results: Results) -> dict[str, Series]:
+    """Accuracy against labels per class, by row: the number that a column's name ends with."""
+    table, found = experiment("semi"), {}
+    for row_name, row in table.rows.items():
+        cells = {column: results.of(Place("semi", row_name, column)) for column in table.columns}
+        points = [(float(column.rpartition("-")[2]), fmean(some)) for column, some in cells.items() if some]
+        if points:
+            found[row_name] = Series(row.label, sorted(points))
+    return found
+
+
+def _growth(results: Results) -> dict[str, Series]:
+    """Accuracy over all classes so far, each time that some were added, by row."""
+    found = {}
+    for row_name, row in experiment("grow").rows.items():
+        heights: dict[float, list[float]] = defaultdict(list)
+        for record in results.records.get(Place("grow", row_name, "cifar100"), {}).values():
+            for point in record.more["growth"]:
+                heights[point["classes"]].append(point[row.score])
+        if heights:
+            points = [(classes, fmean(values)) for classes, values in sorted(heights.items())]
+            found[row_name] = Series(row.label, points)
+    return found
+
+
 def draw(results: Results, name: str, path: Path) -> bool:
     """Draw the figure to a PNG file; False if it has no numbers yet."""
-    lines = series_of(results, name)
-    if not lines:
+    columns: list[str | None] = [*experiment(name).columns] if name in STUDIED else [None]
+    parts = {column: lines for column in columns if (lines := series_of(results, name, column))}
+    if not parts:
         return False
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing figures", "report") from None
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axis = figure.subplots()
-    for row, line in lines.items():
-        color = COLORS.get(row.split("-")[0]) if name == "figure3" else None
-        style = "--" if row.endswith("-test") else "-"
-        axis.plot(*zip(*line.points, strict=True), style, marker="o", ms=3, color=color, label=line.name)
-    axis.set(xlabel=AXES[name][0], ylabel=AXES[name][1])
-    if name in STUDIED:  # each point is twice the one before
-        axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_formatter("{x:g}")
-    axis.grid(alpha=0.3)
-    axis.legend()
+    figure = Figure(figsize=(7 if len(parts) == 1 else 5 * len(parts), 4.2), layout="constrained")
+    for axis, (column, lines) in zip(
+        figure.subplots(1, len(parts), squeeze=False)[0], parts.items(), strict=True
+    ):
+        for number, (row, line) in enumerate(lines.items()):
+            color = COLORS.get(row.split("-")[0]) if name == "figure3" else f"C{_place(name, row, number)}"
+            style = "--" if row.endswith("-test") else "-"
+            axis.plot(*zip(*line.points, strict=True), style, marker="o", ms=4, color=color, label=line.name)
+        axis.set(xlabel=AXES[name][0], ylabel=AXES[name][1])
+        if column is not None:
+            axis.set_title(experiment(name).columns[column].label, fontsize=10)
+        if name in DOUBLING:
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")
+        axis.grid(alpha=0.3)
+    figure.axes[0].legend(fontsize=8)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=110)
     return True
+
+
+def _place(name: str, row: str, number: int) -> int:
+    """Which colour a line has: in every part of a figure the same."""
+    return list(STUDIED[name]).index(row) if name in STUDIED else number

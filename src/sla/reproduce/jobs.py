@@ -133,6 +133,8 @@ def cell_settings(row: Row, column: Column, scale: str) -> Settings:
     if scale == "smoke":  # seconds: no run is longer than its recipe says
         settings |= {length: recipe.get(length) for length in LENGTHS if length in settings}
         times = min(times, 1.0)
+        if "distil.unlabelled" in settings:
+            settings["distil.unlabelled"] = settings["data.source"]
     for length in LENGTHS:
         if times != 1 and settings.get(length):
             settings[length] = max(round(settings[length] * times), 1)

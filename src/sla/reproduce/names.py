@@ -28,7 +28,9 @@ STUDIES = {  # not in the paper: studies.yaml
     "capacity": "Capacity: the gain of joint labels against the width of the network",
     "fast-pilots": "The fast recipe: its choices, on held-out images",
     "fast": "Time to accuracy: the fast recipe, plain labels and the paper's recipe in the same minutes",
+    "grow-pilots": "Growth: its settings, on held-out images",
     "grow": "Growth: classes that come later, 20 and then 4 times 5",
+    "semi-pilots": "Images without labels: weights and confidence, on held-out images",
     "semi": "Semi-supervised: few labels, and images without labels",
 }
 

@@ -17,6 +17,7 @@ from sla.reproduce.jobs import content_key
 from sla.trees import parse_json
 
 TABLE = "runs.csv"
+ROUNDING = 0.01  # points, of a calibration error
 JSON_COLUMNS = ("settings", "members", "scores", "more", "versions")
 OLD_COLUMNS = {  # of tables before `scores`, one number each
     f"{checkpoint}_{inference}": (checkpoint, inference)
@@ -154,7 +155,7 @@ def _parse(row: dict[str, Any], where: str) -> Record:
 
 def _require_same(ours: Record, theirs: Record) -> None:
     a, b = ours.percentages(), theirs.percentages()
-    different = [name for name in a | b if a.get(name) != b.get(name)]
+    different = [name for name in a | b if not _same(name, a.get(name), b.get(name))]
     if different:
         pairs = listed([f"{shown(name)} {a.get(name)} and {b.get(name)}" for name in different])
         job = f"{ours.key} ({shown(ours.label)}, seed {ours.seed})"
@@ -171,3 +172,10 @@ def _text(records: Iterable[Record]) -> str:
         row |= {name: json.dumps(row[name], sort_keys=True) for name in JSON_COLUMNS}
         writer.writerow({name: "" if value is None else value for name, value in row.items()})
     return text.getvalue()
+
+
+def _same(name: str, ours: float | None, theirs: float | None) -> bool:
+    """Accuracies are counts; a calibration error is a sum of probabilities, rounded by each machine."""
+    if name.startswith("ece_") and ours is not None and theirs is not None:
+        return abs(ours - theirs) < ROUNDING
+    return ours == theirs

@@ -32,6 +32,8 @@ LINES = (
     Line("SLA, four views, one of them per step, single", "rivals", "sla-single", "baseline", 1),
     Line("SLA, four views, one of them per step, aggregated", "views", "k1-4", "baseline-4", 4),
     Line("SLA as in the paper, all four per step, aggregated", "views", "k4-4", "baseline-4", 4),
+    Line("plain classifier, trained eight times as long", "views", "baseline-8", None, 1),
+    Line("SLA, four views, one of them per step, aggregated", "views", "k1-8", "baseline-8", 4),
     Line("plain classifier, trained five times as long", "students", "baseline", None, 1),
     Line("student of SLA with one view per step, distilled", "students", "student", "baseline", 1),
 )
