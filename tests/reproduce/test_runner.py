@@ -17,7 +17,7 @@ from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.names import EXPERIMENTS
 from sla.reproduce.records import TABLE, read_records
-from sla.reproduce.runner import GRACE, STOPPED, _ready, commands, run_all
+from sla.reproduce.runner import GRACE, STOPPED, _next, commands, run_all
 from sla.reproduce.work import folder_of
 
 SMALL = 4e9  # FLOP of a run
@@ -85,12 +85,18 @@ def test_two_at_a_time_give_what_one_at_a_time_gives(shared_out, tmp_path):
     assert all(two[job.key].scores == one[job.key].scores for job in jobs)
 
 
-def test_a_job_waits_for_its_member_alone():
+def test_a_job_waits_for_its_member_alone(shared_out, tmp_path):
     """While a run is trained, a worker takes the next job instead of waiting for it."""
-    member, other = (Job("train", {}, seed, "smoke", "") for seed in (0, 1))
+    member, other = jobs_of(cells_of("table8", "smoke", 1))[:2]
     flips = Job("flips", {}, 0, "smoke", "", (member,))
-    assert _ready([flips, other], [member]) == [other]
-    assert _ready([flips, other], []) == [flips, other]
+    assert _next([flips, other], [member], tmp_path) == other
+    assert _next([flips, other], [], tmp_path) == flips
+    assert _next([flips], [member], tmp_path) is None
+    # Of two that need the same member, the second waits while the first makes it, then it need not.
+    second = Job("flips", {"again": True}, 0, "smoke", "", (member,))
+    assert _next([second, other], [flips], tmp_path) == other
+    assert run_all([member], shared_out, Recorder()) == 0
+    assert _next([second, other], [flips], shared_out) == second
 
 
 def test_a_job_that_fails_is_reported_and_the_others_run(tmp_path):

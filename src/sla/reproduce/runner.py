@@ -141,7 +141,7 @@ def _run_in_pool(
     by_key = {job.key: job for job in jobs}
     try:
         while waiting or running:
-            for job in _ready(waiting, running.values())[: workers - len(running)]:
+            while len(running) < workers and (job := _next(waiting, running.values(), out)):
                 waiting.remove(job)
                 running[pool.submit(_run_in_worker, job, out, wait, threads)] = job
             done, _ = wait_for(running, timeout=POLL, return_when=FIRST_COMPLETED)
@@ -160,10 +160,13 @@ def _run_in_pool(
         ours.close()
 
 
-def _ready(waiting: Iterable[Job], running: Iterable[Job]) -> list[Job]:
-    """Jobs that need not wait for one that is running: it would keep their worker idle."""
-    busy = {job.key for job in running}
-    return [job for job in waiting if busy.isdisjoint(member.key for member in job.members)]
+def _next(waiting: Iterable[Job], running: Iterable[Job], out: Path) -> Job | None:
+    """The first job that need not wait for one that is running: it would keep its worker idle.
+
+    Members that are recorded but not in this folder are run again by the first job that needs them.
+    """
+    busy = {one.key for job in running for one in (job, *job.members) if not read_finished(one, out)}
+    return next((job for job in waiting if busy.isdisjoint(member.key for member in job.members)), None)
 
 
 class _Worker:
