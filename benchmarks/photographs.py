@@ -1,24 +1,27 @@
 """Your own photographs: what a linear classifier on features, fine-tuning and SLA reach at the same cost.
 
-    python benchmarks/photographs.py DATA OUT --minutes 1 --seeds 3 --datasets cub20-10,flowers20-5
-    python benchmarks/photographs.py DATA OUT --datasets pilot-10,pilot-15 --ways plain,sla
+    python benchmarks/photographs.py DATA OUT --minutes 1,5 --seeds 3 --datasets cub20-10,flowers20-5
+    python benchmarks/photographs.py DATA OUT --minutes 3 --datasets pilot-cub,pilot-flowers --pilots
 
-DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders. A budget is in minutes
-of two cores, as FLOP (MINUTE), the quick model included, so that a row can be run again; every run has one
-thread. Pilots train and test on training images of classes 100 to 149 of CUB alone: what `sla train` does by
-default is chosen on them. Rows that results/photographs.csv has are not run again. Writes that file, and the
-table in docs/photographs.md.
+DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders; CIFAR-10 is found as `sla
+train` finds it. A budget is in minutes of two cores, as FLOP (MINUTE), the quick model included, so that a
+row can be run again; every run has one thread. Pilots train and test on training images alone: what `sla
+train` does by default is chosen on them. Rows that results/photographs.csv has are not run again. Writes
+that file, and the tables in docs/photographs.md.
 """
 
 import argparse
+import itertools
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import yaml
 from tables import Printed, Table
+
+from sla.stats import interval
 
 MINUTE = 4.0e12  # FLOP of EfficientNet-Lite0's training in a minute of two cores
 FORWARD = 7.7e8  # FLOP of one pass at 224 pixels, for the part of a budget that the quick model takes
@@ -26,11 +29,12 @@ MIRRORED = 600  # pictures up to which the quick model sees mirror images too
 
 
 class Cell(NamedTuple):
-    """Pictures: the folder below DATA, the classes, and how many pictures of each are trained on."""
+    """Pictures: a folder below DATA or a dataset, the classes, how many of each are trained on, held out."""
 
-    folder: str
+    source: str
     classes: str
     per_class: int
+    hold_out: float = 0.0
 
     @property
     def images(self) -> int:
@@ -39,15 +43,19 @@ class Cell(NamedTuple):
         return self.per_class * (int(high) - int(low) + 1)
 
 
-CUB, FLOWERS = "CUB_200_2011", "flowers102"
+CUB, FLOWERS, CIFAR = "CUB_200_2011", "flowers102", "cifar10"
 CELLS = {
     **{f"cub20-{each}": Cell(CUB, "0-19", each) for each in (5, 10, 30)},
     **{f"cub50-{each}": Cell(CUB, "0-49", each) for each in (5, 10, 30)},
     "cub200-30": Cell(CUB, "0-199", 30),
     **{f"flowers20-{each}": Cell(FLOWERS, "0-19", each) for each in (5, 15)},
     **{f"flowers102-{each}": Cell(FLOWERS, "0-101", each) for each in (5, 15)},
+    "cifar10-100": Cell(CIFAR, "0-9", 100),
 }
-PILOTS = {"pilot-10": Cell(CUB, "100-149", 10), "pilot-15": Cell(CUB, "100-149", 15)}
+PILOTS = {  # judged on what is held out of the training pictures
+    "pilot-cub": Cell(CUB, "100-149", 10, 1 / 3),
+    "pilot-flowers": Cell(FLOWERS, "50-99", 5, 1 / 3),
+}
 SLA = {"method.name": "sla", "method.views": "rot4", "method.views_per_step": 1}
 WAYS: dict[str, dict[str, Any]] = {
     "features": {"method.name": "features"},
@@ -66,40 +74,114 @@ WAYS: dict[str, dict[str, Any]] = {
         "optimizer.fixed_norms": False,
     },
 }
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
+    "": ("plain", {}),
+    "slow": ("plain", {"optimizer.learning_rate": 3e-4}),
+    "fast": ("plain", {"optimizer.learning_rate": 3e-3}),
+    "smooth": ("plain", {"method.label_smoothing": 0.1}),
+    "mixup": ("plain", {"mix": "mixup(0.2)"}),
+    "average": ("plain", {"optimizer.ema": 0.98}),
+    "160": ("plain", {"model.train_resolution": 160}),
+    "128": ("plain", {"model.train_resolution": 128}),
+    "four": ("sla", {}),
+    "two": ("sla", {"method.views": "rot2"}),
+    "colours": ("sla", {"method.views": "rgb3"}),
+    "four-160": ("sla", {"model.train_resolution": 160}),
+    "timm": ("timm", {}),
+}
 SCORES = ("quick", "single", "flips", "aggregated", "distilled", "averaged", "averaged_views")
 WHAT = ("cell", "way", "minutes", "seed", "variant")
 COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_seconds", "commit")
 TABLE = Table("photographs", "docs/photographs.md", COLUMNS)
+ANSWERS = (  # a line of a table: way, score, words, passes per picture
+    ("plain", "quick", "linear classifier on features", 1),
+    ("plain", "single", "fine-tuning", 1),
+    ("plain", "flips", "fine-tuning, flips averaged", 2),
+    ("plain", "averaged", "fine-tuning, weights averaged with the quick model's", 1),
+    ("mixed", "single", "fine-tuning, label smoothing and mixup", 1),
+    ("timm", "single", "timm's usual fine-tuning", 1),
+    ("sla", "single", "SLA, single", 1),
+    ("sla", "aggregated", "SLA, aggregated", 4),
+    ("sla", "averaged", "SLA, weights averaged with the quick model's, single", 1),
+    ("sla", "averaged_views", "SLA, weights averaged with the quick model's, aggregated", 4),
+    ("student", "distilled", "SLA, student", 1),
+)
+Rows = list[dict[str, str]]
 
 
-LABELS = {
-    "features": "linear classifier on features",
-    "plain": "fine-tuning",
-    "mixed": "fine-tuning, label smoothing and mixup",
-    "sla": "fine-tuning by SLA",
-    "student": "fine-tuning by SLA, and a student",
-    "timm": "timm's usual fine-tuning",
-}
+def render(rows: Rows) -> str:
+    """A table for each budget: accuracies by answer and pictures; then the pilots."""
+    tables = []
+    for minutes in sorted({row["minutes"] for row in rows if row["cell"] in CELLS}, key=float):
+        cells = [name for name in CELLS if _values(rows, name, minutes, "plain", "single")]
+        tables += [f"**{minutes} minutes of two cores**", _budget(rows, minutes, cells)]
+    return "\n\n".join([*tables, "**Pilots**, on held-out training pictures", _pilots(rows)])
 
 
-def render(rows: list[dict[str, str]]) -> str:
-    """Mean accuracies over seeds, a row for each cell, budget and way."""
-    header = ("pictures", "minutes", "way", "seeds", *(name.replace("_", ", ") for name in SCORES))
-    lines = [header, ("---", "--:", "---", *["--:"] * (1 + len(SCORES)))]
-    groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in rows:
-        groups.setdefault((row["cell"], row["minutes"], row["way"]), []).append(row)
-    order = [*PILOTS, *CELLS]
-    for (cell, minutes, way), found in sorted(
-        groups.items(), key=lambda one: (order.index(one[0][0]), one[0][1:])
-    ):
-        numbers = [[float(row[name]) for row in found if row[name]] for name in SCORES]
-        means = [f"{fmean(some):.1f}" if some else "" for some in numbers]
-        lines.append((cell, minutes, LABELS[way], str(len(found)), *means))
+def _values(rows: Rows, cell: str, minutes: str, way: str, score: str, variant: str = "") -> dict[str, float]:
+    """A score by seed."""
+    wanted = (cell, minutes, way, variant)
+    return {
+        row["seed"]: float(row[score])
+        for row in rows
+        if (row["cell"], row["minutes"], row["way"], row["variant"]) == wanted and row[score]
+    }
+
+
+def _budget(rows: Rows, minutes: str, cells: list[str]) -> str:
+    """Means over seeds, and the mean difference to fine-tuning over the cells that both have, by seed."""
+    lines: list[tuple[str, ...]] = [("", "passes", *cells, "over fine-tuning")]
+    lines.append(("---", "--:", *["--:"] * len(cells), "---"))
+    for way, score, words, passes in ANSWERS:
+        found = {name: _values(rows, name, minutes, way, score) for name in cells}
+        if not any(found.values()):
+            continue
+        shown = [f"{fmean(values.values()):.1f}" if values else "" for values in found.values()]
+        lines.append((words, str(passes), *shown, _gain(rows, minutes, found)))
+    return _markdown(lines)
+
+
+def _gain(rows: Rows, minutes: str, found: dict[str, dict[str, float]]) -> str:
+    plain = {name: _values(rows, name, minutes, "plain", "single") for name in found}
+    cells = [name for name, values in found.items() if values]
+    seeds = set.intersection(*(found[name].keys() & plain[name].keys() for name in cells))
+    gains = [fmean(found[name][seed] - plain[name][seed] for name in cells) for seed in sorted(seeds)]
+    if not gains or not any(gains):
+        return ""
+    one = interval(gains)
+    ends = f"({one.ends('+.1f')})" if len(gains) > 1 else "(one seed)"
+    return f"{one.mean:+.1f} {ends}, {len(cells)} of the columns"
+
+
+def _pilots(rows: Rows) -> str:
+    names = [name for name in PILOTS if any(row["cell"] == name for row in rows)]
+    lines: list[tuple[str, ...]] = [
+        ("way", "settings", "answer", *names),
+        ("---", "---", "---", *["--:"] * len(names)),
+    ]
+    for variant, (way, more) in VARIANTS.items():
+        settings = ", ".join(f"{key.partition('.')[2] or key} {value}" for key, value in more.items())
+        for score in SCORES:
+            found = [_pilot(rows, name, way, score, variant) for name in names]
+            if any(found) and (score != "quick" or not variant):
+                lines.append((way, settings, score.replace("_", ", "), *found))
+    return _markdown(lines)
+
+
+def _pilot(rows: Rows, cell: str, way: str, score: str, variant: str) -> str:
+    values = [
+        float(row[score])
+        for row in rows
+        if (row["cell"], row["way"], row["variant"]) == (cell, way, variant) and row[score]
+    ]
+    return f"{fmean(values):.1f}" if values else ""
+
+
+def _markdown(lines: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def settings_of(cell: Cell, way: str, minutes: float, seed: int, pilot: bool) -> dict[str, Any]:
+def settings_of(cell: Cell, way: str, minutes: float, seed: int) -> dict[str, Any]:
     """The keys of a run; what is not here is the default of `sla train`."""
     passes = cell.images * (2 if cell.images <= MIRRORED else 1)
     left = minutes * MINUTE - (0 if way == "timm" else passes * FORWARD)
@@ -107,9 +189,7 @@ def settings_of(cell: Cell, way: str, minutes: float, seed: int, pilot: bool) ->
     # A student's steps and its teacher's answers are part of the budget: 0.15 of the steps, of 3 + 4 passes.
     if way == "student":
         steps = {"run.flop": steps["run.flop"] / (1 + 0.15 * 7 / 3)}
-    data = {"data.classes": cell.classes, "data.per_class": cell.per_class, "data.hold_out": 0.0}
-    if pilot:
-        data["data.hold_out"] = 1 / 3
+    data = {"data.classes": cell.classes, "data.per_class": cell.per_class, "data.hold_out": cell.hold_out}
     run = {"run.seed": seed, "run.evaluations": 1, "run.compile": False, "run.threads": 1}
     return data | run | WAYS[way] | steps
 
@@ -146,14 +226,11 @@ def run_cell(
     what = {"cell": name, "way": way, "minutes": f"{minutes:g}", "seed": str(seed), "variant": variant}
     if any(all(row[key] == value for key, value in what.items()) for row in TABLE.read()):
         return
-    pilot = name in PILOTS
-    cell = (PILOTS | CELLS)[name]
+    pilot, cell = name in PILOTS, (PILOTS | CELLS)[name]
     folder = out / f"{name}-{way}-{minutes:g}-{seed}{'-' + variant if variant else ''}"
-    source = data / cell.folder / "train" if pilot else data / cell.folder
-    config = {
-        key.replace(".", "__"): value
-        for key, value in (settings_of(cell, way, minutes, seed, pilot) | more).items()
-    }
+    source = cell.source if cell.source == CIFAR else data / cell.source / ("train" if pilot else "")
+    settings = settings_of(cell, way, minutes, seed) | more
+    config = {key.replace(".", "__"): value for key, value in settings.items()}
     start = time.process_time()
     try:
         with TABLE.alone(folder.name, wait=False):
@@ -186,14 +263,14 @@ if __name__ == "__main__":
     words.add_argument("--seeds", type=int, default=1)
     words.add_argument("--datasets", default=",".join(CELLS))
     words.add_argument("--ways", default=",".join(WAYS))
-    words.add_argument("--set", action="append", default=[], help="key=value, for a variant")
-    words.add_argument("--variant", default="", help="the name of a variant of the settings")
+    words.add_argument("--pilots", action="store_true", help="all variants, instead of the ways")
     given = words.parse_args()
-    pairs = (word.partition("=")[::2] for word in given.set)
-    more = {key: yaml.safe_load(value) for key, value in pairs}
-    for minutes in given.minutes.split(","):
+    names, ways = given.datasets.split(","), given.ways.split(",")
+    tried = [(way, more, name) for name, (way, more) in VARIANTS.items()]
+    if not given.pilots:
+        tried = [(way, {}, "") for way in ways]
+    for minutes in map(float, given.minutes.split(",")):
         for seed in range(given.seeds):
-            for name in given.datasets.split(","):
-                for way in given.ways.split(","):
-                    run_cell(given.data, given.out, name, way, float(minutes), seed, more, given.variant)
+            for name, (way, more, variant) in itertools.product(names, tried):
+                run_cell(given.data, given.out, name, way, minutes, seed, more, variant)
     TABLE.show(render)

@@ -199,7 +199,8 @@ def _steps(settings: Settings) -> int:
 
 def _forward_of(settings: Settings) -> int:
     options = settings.get("model.options") or {}
-    channels, size = options.get("in_channels", 3), settings["model.resolution"]
+    channels = options.get("in_channels", 3)
+    size = settings.get("model.train_resolution") or settings["model.resolution"]
     return _forward(settings["model.backbone"], tuple(sorted(options.items())), size, channels)
 
 

@@ -64,8 +64,16 @@ class ModelConfig(Part):
     resolution: int | None = Field(
         None, ge=1, le=MAX_SIDE, description="input size of the backbone, in pixels"
     )
+    train_resolution: int | None = Field(
+        None, ge=1, le=MAX_SIDE, description="input size in training, if another: smaller is cheaper"
+    )
     mean: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
     std: tuple[float, ...] | None = Field(None, description="per channel, of pixels in [0, 1]")
+
+    def input_shape(self, training: bool = False) -> tuple[int, int, int]:
+        """(C, H, W) of an image as the backbone of a resolved configuration sees it."""
+        size = (self.train_resolution if training else None) or self.resolution or 1
+        return len(self.mean or ()), size, size
 
 
 class OptimizerConfig(Part):

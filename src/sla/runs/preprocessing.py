@@ -35,5 +35,5 @@ def build_pipelines(config: TrainingConfig) -> tuple[Pipeline, Pipeline]:
 
 def build_train_pipeline(config: TrainingConfig, augment: str | None = None) -> Pipeline:
     """What training images go through, by the run's augmentation or by another one."""
-    seen = preprocessing_of(config)
-    return train_pipeline(augment or seen.augment, seen.resolution, seen.mean, seen.std, config.policies)
+    seen, size = preprocessing_of(config), config.model.input_shape(training=True)[1]
+    return train_pipeline(augment or seen.augment, size, seen.mean, seen.std, config.policies)

@@ -48,14 +48,13 @@ def describe_origin() -> dict[str, Any]:
 
 def describe_cost(loop: Loop, seen: int, inferences: Sequence[str], num_views: int) -> dict[str, Any]:
     """What a run cost that has seen so many images, every view counted, and what its inference costs."""
-    model, size = loop.config.model, loop.config.model.resolution or 1
     backbone: nn.Module = loop.model.backbone  # type: ignore[assignment]
-    forward = count_flops(backbone, (len(model.mean or ()), size, size))
+    trained, forward = (count_flops(backbone, loop.config.model.input_shape(each)) for each in (True, False))
     return {
         "seconds": round(loop.position.seconds, 2),
         "iterations": loop.position.taken,
         "images_seen": seen,
-        "training_flop": 3 * forward * seen,  # backward costs twice the forward pass
+        "training_flop": 3 * trained * seen,  # backward costs twice the forward pass
         "inference_flop": {name: forward * (num_views if name == "aggregated" else 1) for name in inferences},
         "parameters": count_parameters(loop.model),
         "peak_memory_bytes": peak_memory(loop.device),

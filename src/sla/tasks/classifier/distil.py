@@ -144,13 +144,13 @@ def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     last = find_checkpoint(folder / "checkpoint", "last")
     assert last is not None
     position, _ = read_state(last)
-    return forward_flop(config, model) * step_passes(config) * position.taken, position.seconds
+    flop = forward_flop(config, model, training=True) * step_passes(config) * position.taken
+    return flop, position.seconds
 
 
-def forward_flop(config: ClassifierConfig, model: Classifier) -> int:
-    """FLOP of one image through the backbone."""
-    size = config.model.resolution or 1
-    return count_flops(model.backbone, (len(config.model.mean or ()), size, size))
+def forward_flop(config: ClassifierConfig, model: Classifier, training: bool = False) -> int:
+    """FLOP of one image through the backbone, at its size at test time or in training."""
+    return count_flops(model.backbone, config.model.input_shape(training))
 
 
 def step_flop(plan: Plan[ClassifierConfig]) -> int:
@@ -159,7 +159,7 @@ def step_flop(plan: Plan[ClassifierConfig]) -> int:
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
     passes = 3 * (config.method.views_per_step or len(method.views))
-    return forward_flop(config, model) * passes * (config.run.batch_size or 1)
+    return forward_flop(config, model, training=True) * passes * (config.run.batch_size or 1)
 
 
 def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
@@ -280,9 +280,10 @@ class Distiller(Trainer):
         passes = taken * self.batch_size * (part.teacher_views or num_views)
         passes = len(self.train) * num_views if part.cached else passes
         forward = forward_flop(self.config, self.teacher)
+        answering = forward if part.cached else forward_flop(self.config, self.teacher, training=True)
         teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
-        answers = forward * passes
-        own = 3 * forward_flop(self.config, self.model) * taken * self.batch_size
+        answers = answering * passes
+        own = 3 * forward_flop(self.config, self.model, training=True) * taken * self.batch_size
         return {
             "training_flop": teacher_flop + answers + own,
             "teacher_flop": teacher_flop,

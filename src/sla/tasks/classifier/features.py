@@ -81,7 +81,9 @@ def features_config(config: ClassifierConfig, images: int) -> ClassifierConfig:
     length = {"iterations": features_steps(images), "compile": False, "evaluations": 1, "snapshots": 0}
     return config.model_copy(
         update={
-            "model": config.model.model_copy(update={"resolution": own_resolution(config)}),
+            "model": config.model.model_copy(
+                update={"resolution": own_resolution(config), "train_resolution": None}
+            ),
             "method": method,
             "optimizer": config.optimizer.model_copy(update={"ema": None}),
             "run": config.run.model_copy(update=length | {"precision": "float32", "tensorboard": False}),

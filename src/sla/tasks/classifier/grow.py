@@ -132,15 +132,16 @@ class Grower(Trainer):
         """FLOP and seconds of the whole: the run before, its answers, the choice of images, and its own."""
         part, config = self.config.grow, self.config
         record, forward = read_earlier_record(config), forward_flop(config, self.model)
+        trained = forward_flop(config, self.model, training=True)
         num_views = len(self.before.method.views)
         views = min(config.method.views_per_step or num_views, num_views)
         counts = torch.bincount(torch.from_numpy(record.targets[TRAIN]).long()).numpy()
         before = read_result(Path(part.run or ""))["cost"]
         parts = {
             "before_flop": before["training_flop"],
-            "answers_flop": forward * self.steps * self.batch_size * views if part.weight else 0,
+            "answers_flop": trained * self.steps * self.batch_size * views if part.weight else 0,
             "kept_flop": forward * embedded_images(counts, part.keep) if config.data.earlier else 0,
-            "growth_flop": forward * step_passes(config) * self.steps,
+            "growth_flop": trained * step_passes(config) * self.steps,
         }
         seconds = {"before_seconds": before["seconds"]}
         total = round(before["seconds"] + self.position.seconds, 2)

@@ -9,7 +9,7 @@ from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
-from sla.images.store import Dataset, Splits
+from sla.images.store import Dataset, Splits, spread
 from sla.methods import METHODS, method_options, takes_views
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
@@ -51,6 +51,8 @@ from sla.views import check_view_0, parse_views
 LEAST_STEPS = 2000
 MOST_COPIES = 10  # of an image in a batch
 QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
+SMALLEST, FEW = 24, 5_000  # pixels from which, and images up to which, small pictures suit published weights
+SAMPLE = 64  # pictures that say whether all are grey
 QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
 
@@ -71,6 +73,8 @@ def make_plan(
     config = _choose_precision(choose_device(config), reasons)
     config = with_origin(config if splits is not None else with_absolute_paths(config))
     check_model(config)
+    if splits is not None and (config.data.classes is not None or config.is_grown):
+        raise InputError("data.classes and grow.run are for data that is named: a folder or a dataset")
     if isinstance(splits, Objects):
         grey, native = splits.channels == 1, splits.native
     elif splits is not None:
@@ -80,9 +84,12 @@ def make_plan(
         grey, native = False, config.data.stored_size or 1
     else:
         grey, native = _native(config)
-    config = _choose_model(config, native, grey, [] if config.is_grown else reasons)
-    if splits is not None and (config.data.classes is not None or config.is_grown):
-        raise InputError("data.classes and grow.run are for data that is named: a folder or a dataset")
+        if native <= TINY:  # stored as they are; how many there are matters
+            config = fill_missing(config, "data", stored_size=native)
+            splits = load_data(config.data, progress=progress)
+            grey = _is_grey(splits.train)
+    images = _count_images(config, splits)
+    config = _choose_model(config, native, grey, images, [] if config.is_grown else reasons)
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
     config = config if config.stages else config.model_copy(update={"stages": ("train",)})
@@ -154,11 +161,45 @@ def _choose_precision(config: ClassifierConfig, reasons: list[str]) -> Classifie
     return config
 
 
-def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: list[str]) -> ClassifierConfig:
+def _is_grey(images: Dataset) -> bool:
+    """Whether pictures have no colour, by a sample: files of grey ones are read as colour."""
+    if images.images.shape[0] == 1:
+        return True
+    seen = images.read(spread(len(images), SAMPLE)).images
+    return bool((seen == seen[:, :1]).all())
+
+
+def _count_images(config: ClassifierConfig, splits: Splits | Objects | None) -> int | None:
+    """Training images, where they are at hand; a limit per class counts."""
+    if splits is None:
+        return None
+    if isinstance(splits, Objects):
+        return len(splits.parts["train"])
+    images, per_class = len(splits.train), config.data.per_class
+    return images if per_class is None else min(images, per_class * splits.train.num_classes)
+
+
+def _suits_small_network(config: ClassifierConfig, native: int, grey: bool, images: int | None) -> bool:
+    """Whether pictures are for a CIFAR network from scratch: small ones, unless published weights do better.
+
+    A few small pictures in colour are classified far better by such weights, enlarged to what these expect
+    (docs/photographs.md), at many times the cost of a pass.
+    """
+    model = config.model
+    if native > TINY or model.weights == "pretrained":
+        return False
+    if grey or model.backbone or model.weights or not has_pretrained():
+        return True
+    return native < SMALLEST or images is None or images > FEW
+
+
+def _choose_model(
+    config: ClassifierConfig, native: int, grey: bool, images: int | None, reasons: list[str]
+) -> ClassifierConfig:
     """Backbone, weights, resolution, and the size at which pictures are stored."""
     slow = config.run.device == "cpu"
     why = "" if config.model.backbone else _kind_of_pictures(native)  # no reason for the person's own choice
-    if native <= TINY:
+    if _suits_small_network(config, native, grey, images):
         config = fill_missing(
             config, "model", backbone=small_backbone(slow), weights="none", resolution=native
         )
@@ -186,7 +227,7 @@ def _choose_model(config: ClassifierConfig, native: int, grey: bool, reasons: li
     config = fill_missing(config, "model", resolution=own if is_features(config) else resolution)
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
-    config = fill_missing(config, "data", stored_size=min(max(native, TINY), seen * 8 // 7))
+    config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7))
     start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
     reasons.append(f"{why}{config.model.backbone} {start}, at {config.model.resolution} pixels")
     smallest = 0.35 if config.model.weights != "none" else 0.2

@@ -322,7 +322,7 @@ def _cost(trainer: Trainer, last: dict[str, Any]) -> dict[str, Any]:
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
     if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
         passes = step_passes(trainer.config) * trainer.position.taken
-        cost["training_flop"] = forward_flop(trainer.config, trainer.model) * passes
+        cost["training_flop"] = forward_flop(trainer.config, trainer.model, training=True) * passes
     scores = last.get("test") or last.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]

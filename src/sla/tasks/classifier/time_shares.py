@@ -26,11 +26,14 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
     """What comes besides the steps of a stage; one process tests at the end, all evaluate in between."""
     config, method = plan.config, plan_method(plan.config)
     views = len(method.views) if "aggregated" in method.inferences else 1
-    held_out, test = (0 if some is None else len(some) for some in (plan.val, plan.test))
+    _, tested_size, _ = config.model.input_shape()
+    _, trained_size, _ = config.model.input_shape(training=True)
+    larger = (tested_size / trained_size) ** 2  # than a pass in training is one at test time
+    held_out, test = (0 if some is None else larger * len(some) for some in (plan.val, plan.test))
     batch = config.run.batch_size or 1
     tested = (held_out + test) * (CHECKPOINTS * views + _quick_passes(config))
     if len(method.views) > 1:
-        tested += min(held_out or test, ENOUGH) * len(method.views)  # are the views recognisable?
+        tested += min(held_out or test, larger * ENOUGH) * len(method.views)  # are the views recognisable?
     tested *= OVERHEAD
     if stage == DISTIL:
         part = config.distil

@@ -37,7 +37,7 @@ def choose_strong(config: ClassifierConfig) -> ClassifierConfig:
     """The augmentation of unlabelled images whose confident answers are learnt; all policies are kept."""
     strong = config.strong_augment
     if config.data.unlabelled is not None and _method(config).wants_answers:
-        strong = strong or strengthen(config.augment or "none", config.model.resolution or 1)
+        strong = strong or strengthen(config.augment or "none", config.model.input_shape(training=True)[1])
         config = config.model_copy(update={"strong_augment": strong})
     return with_policies(config, *([strong] if strong else []))
 
