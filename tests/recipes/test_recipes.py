@@ -72,9 +72,9 @@ def test_later_layers_win_and_the_scale_wins_over_all():
     """By hand: WRN's augmentation is Cutout's, and its network at small scale is neither's of CIFAR."""
     paper, small = (recipe_settings("cifar10_wrn_cutout", scale) for scale in ("paper", "small"))
     assert paper["augment"] == small["augment"] == "crop(4), flip, cutout(16)"
-    assert (paper["model.backbone"], small["model.backbone"]) == ("wrn40_2", "wrn10_1")
+    assert (paper["model.backbone"], small["model.backbone"]) == ("wrn40_2", "resnet9_16")
     assert (paper["run.epochs"], paper["run.iterations"]) == (200, None)
-    assert (small["run.epochs"], small["run.iterations"], small["data.per_class"]) == (None, 500, 200)
+    assert (small["run.epochs"], small["run.iterations"], small["data.per_class"]) == (None, 2000, 100)
 
 
 def test_the_settings_of_one_caller_are_not_those_of_the_next():

@@ -117,7 +117,8 @@ def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.nd
     if source is None:
         return plan.unlabelled, NO_KEYS if plan.unlabelled is None else dataset_keys(plan.unlabelled)
     found = _check_shape(plan, shown(source), _read(plan, source))
-    rest, keys = _leave_out(found, plan, shown(source))
+    own = same_source(source, plan.config.data.source)  # of which some were left out on purpose
+    rest, keys = _leave_out(found, plan, "" if own else shown(source))
     if not len(rest):
         raise InputError(f"{shown(source)}: no image is left to learn from")
     return rest, keys
