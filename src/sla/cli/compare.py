@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.output import say
+from sla.cli.predict import Agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, or RUN:INFERENCE to select the inference.")],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled. Default: each run's headline.")
+        str | None,
+        typer.Option(help="single, aggregated, anytime or distilled. Default: each run's headline."),
     ] = None,
+    agreement: Agreement = None,
     data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,
     checkpoint: Checkpoint = "chosen",
     on_bad_image: OnBadImage = None,
@@ -38,6 +41,7 @@ def compare(
         found = compare_runs(
             runs,
             inference=inference,
+            agreement=agreement,
             checkpoint=checkpoint,
             data=data,
             on_bad_image=on_bad_image,
