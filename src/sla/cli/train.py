@@ -83,7 +83,7 @@ def train(
 
     A configuration file can also name another `task`: fewshot, or simclr.
     """
-    from sla.cli.settings import choose_out, make_tree
+    from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.errors import InputError
     from sla.plugins import allow_typed
@@ -111,7 +111,8 @@ def train(
     task = _task_of(out) if resume and out and not config else None
     tree = make_tree(given, assign, config, recipe, task)
     where = str(config) if config else "configuration"
-    settings = make_config(tree, where)
+    with naming_options(given, assign):
+        settings = make_config(tree, where)
     if seeds is not None and (use_all or settings.task != "classifier"):
         raise InputError("--seeds is for classifiers, without --use-all")
     out = choose_out(out, resume, default_folder(settings.data.source))

@@ -50,7 +50,16 @@ from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
 # Images are found again by content.
-NOT_SELECTING = {"source", "root", "workers", "cache", "sampling", "unlabelled", "unlabelled_count"}
+NOT_SELECTING = {
+    "source",
+    "root",
+    "on_bad_image",
+    "workers",
+    "cache",
+    "sampling",
+    "unlabelled",
+    "unlabelled_count",
+}
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
@@ -101,12 +110,15 @@ def configure_student(folder: Path, given: dict[str, Any], backbone: str | None 
         raise InputError(
             f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
         )
-    where = f"{folder}/{CONFIG}"
+    teacher = as_trained(validate(ClassifierConfig, tree, f"{folder}/{CONFIG}"))
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
-    teacher = validate(ClassifierConfig, set_keys(ClassifierConfig, tree, of_both), where)
-    student = student_config(as_trained(teacher), folder, backbone)
-    own = {key: value for key, value in given.items() if key not in of_both}
-    return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
+    student = student_config(_with_keys(teacher, of_both), folder, backbone)
+    return _with_keys(student, {key: value for key, value in given.items() if key not in of_both})
+
+
+def _with_keys(config: ClassifierConfig, given: dict[str, Any]) -> ClassifierConfig:
+    tree = set_keys(ClassifierConfig, config.model_dump(mode="json"), given)
+    return validate(ClassifierConfig, tree, "configuration")
 
 
 def as_trained(config: ClassifierConfig) -> ClassifierConfig:

@@ -45,12 +45,12 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     tree = read_run_config(folder)
     if task_name(tree) != "classifier":
         raise InputError(f"{shown(folder)}: a run of task {task_name(tree)}: only classifiers grow")
-    result, where = read_result(folder), f"{folder}/{CONFIG}"
+    result = read_result(folder)
     if not result:
         raise InputError(
             f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
         )
-    before = as_trained(validate(ClassifierConfig, tree, where))
+    before = as_trained(validate(ClassifierConfig, tree, f"{folder}/{CONFIG}"))
     if before.method.name in (DISTILLED, FEATURES):
         hint = "grow its teacher, then distil that run" if before.method.name == DISTILLED else "fit it again"
         raise InputError(f"{shown(folder)}: method {before.method.name} does not grow: {hint}")
@@ -59,7 +59,7 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     if before.method.imbalance == "none" and before.method.criterion is None and not plain:
         grown = override(grown, "method", imbalance="logit-adjust")
     tree = set_keys(ClassifierConfig, grown.model_dump(mode="json"), given)
-    return validate(ClassifierConfig, tree, where)
+    return validate(ClassifierConfig, tree, "configuration")
 
 
 def _grown_config(before: ClassifierConfig, folder: Path, source: str, images: int) -> ClassifierConfig:
