@@ -187,11 +187,18 @@ def test_stopped_in_either_stage_it_resumes_to_the_same_bytes(
 
 def test_distilling_a_finished_run_is_its_second_stage(two_stage_run, tmp_path, stopped):
     words = ("distill", two_stage_run.folder, "--out", tmp_path / "new", "--share", "0.5", "--no-report")
-    assert "distilled *" in stopped(0, *words)
+    said = stopped(0, *words)
     run = sla.open_run(tmp_path / "new")
     assert run.config.method.name == "distilled"
     ours, theirs = run.model.state_dict(), two_stage_run.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    names = ["teacher, test"] * 2 + ["student, last, test"] + ["teacher, val"] * 2 + ["student, last, val"]
+    names += ["student, best, test", "student, best, val"]
+    assert [row[0] for row in run.score_table().rows] == names
+    assert [row[0] for row in two_stage_run.score_table().rows] == [f"sla, {name}" for name in names]
+    assert "student, last, test\tdistilled *" in said
+    single = two_stage_run.result["accuracies"]["last"]["test"]["single"]["top1"]
+    assert f"teacher, test\tsingle\t{single:.2f}" in said
     for name in ("training_flop", "teacher_flop", "answers_flop", "student_flop"):
         assert run.result["cost"][name] == two_stage_run.result["cost"][name]
 

@@ -30,6 +30,7 @@ from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
+from sla.tasks.classifier.distil import is_distilled
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
@@ -124,7 +125,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        return make_table(self.result, self.config.method.name)
+        student = is_distilled(self.config) or self.config.has_stage(DISTIL)
+        return make_table(self.result, self.config.method.name, student)
 
     @property
     def classes(self) -> list[str]:
