@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sla.anytime import AGREEMENT, AnytimeRule
-from sla.augment.flips import flip_pipelines
+from sla.augment.flips import flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
@@ -24,7 +24,7 @@ from sla.progress import QUIET, Progress
 from sla.runs.folder import find_model_file
 from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
-from sla.runs.preprocessing import file_images, read_preprocessing
+from sla.runs.preprocessing import build_train_pipeline, file_images, read_preprocessing
 from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
 from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
@@ -257,14 +257,26 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
+        self._warn_if_never_mirrored()
         crops = ten_crop_pipelines(self.pipeline, self.preprocessing.resolution)
         dataset = same_classes(dataset, self.classes)
         return infer_averaged("ten-crop", self.model, dataset, crops, inference, **options)
 
     def flips(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference on each image and its mirror image, their logits averaged."""
+        self._warn_if_never_mirrored()
         dataset, both = same_classes(dataset, self.classes), flip_pipelines(self.pipeline)
         return infer_averaged("flips", self.model, dataset, both, inference, **options)
+
+    def _warn_if_never_mirrored(self) -> None:
+        if self.stage == FEATURES or is_features(self.config):  # its features are of published weights
+            return
+        if not makes_mirror_images(build_train_pipeline(self.config)):
+            warnings.warn(
+                f"{shown(self.folder)}: trained without flips (augment: {self.config.augment}), so averaging "
+                "over mirror images can lower its accuracy",
+                SLAWarning,
+            )
 
     def dataset(
         self, data: Any = None, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET
