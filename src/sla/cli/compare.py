@@ -52,7 +52,7 @@ def compare(
         say(json.dumps({**as_tree(found), "page": str(out)}))
         return
     _print(found)
-    say(f"The page: {shown(out)}")
+    say(f"report: {shown(out)}")
 
 
 def _print(found: "Comparison") -> None:
@@ -86,9 +86,10 @@ def _print(found: "Comparison") -> None:
     )
     print_table(header, rows)
     say(
-        "Points, gained and lost: to the first run, on the same images. p below 0.05 (McNemar's exact test"
-        + (", adjusted for their number by Holm" if len(rows) > 2 else "")
-        + ") decides, the interval is shown. All about these images and these models, not about other seeds."
+        "Points, gained and lost are relative to the first run, on the same images. The verdict follows from "
+        "p < 0.05 (McNemar's exact test"
+        + (", adjusted for the number of runs by Holm" if len(rows) > 2 else "")
+        + "), not from the interval. It is about these images and these models: other seeds may differ."
     )
     for group in found.groups:
         mean, sd = group.spread

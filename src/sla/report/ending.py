@@ -99,11 +99,11 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
         said.append(f"That is {f'no {better}: it learnt nothing' if below else f'not clearly {better}'}.")
         return Ending(said, _learn_more(run))
     if worst is not None:
-        taken = f" (taken for {classes[worst.confused.predicted]})" if worst.confused else ""
+        taken = f" (often predicted as {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
     trusted = next((one for one in levels if one.level == TRUSTED), None)
     if headline in run.uncalibrated:
-        said.append("How confident it is says little: no temperature made its probabilities fit.")
+        said.append("Its confidence is unreliable: calibration failed.")
     elif trusted is None:
         said.append(f"It is never {100 * TRUSTED:.0f}% confident.")
     else:
@@ -162,7 +162,7 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
 
 def describe_unjudged(run: Run) -> Ending:
     """The same of a run of which no picture was held out: what cross-validation found, if it did."""
-    said = "Nothing was held out: no picture says how good it is."
+    said = "Nothing was held out, so its accuracy is unknown."
     if turns := _in_turn(run):
         quick = is_features(run.config) or run.checkpoint == FEATURES
         said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
@@ -198,7 +198,7 @@ def _learn_more(run: Run) -> list[NextStep]:
     if not is_features(run.config):
         steps.append(NextStep("train longer (--epochs or --minutes)"))
         if rate is not None:
-            steps.append(NextStep(f"try a lower learning rate (--set optimizer.learning_rate={rate / 10:g})"))
+            steps.append(NextStep(f"try another learning rate than {rate:g} (--set optimizer.learning_rate)"))
     elif not source.startswith(SOURCE):
         steps.append(_train_command(run))
     if not source.startswith(SOURCE):

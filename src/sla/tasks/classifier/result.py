@@ -62,7 +62,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     plan, folder = trainer.plan, _run_folder(trainer)
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
-        progress.message(f"testing on {said} images")
+        progress.message(f"evaluating on {said} images")
     quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
     judge = partial(_judge, trainer, progress, {}, quick is not None)
     judged = evaluate_checkpoints(trainer.folder, judge)
@@ -211,8 +211,8 @@ def _say_uncalibrated(found: dict[str, Judged], progress: Progress) -> None:
     for checkpoint, one in found.items():
         failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
         if failed and checkpoint == one.checkpoint:
-            limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
-            progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
+            limits = f"calibration of {', '.join(failed)} failed (temperature at its limit)"
+            progress.message(f"{checkpoint}: {limits}, so its probabilities are unreliable")
 
 
 def _cross_validated_temperature(

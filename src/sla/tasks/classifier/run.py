@@ -141,7 +141,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def uncalibrated(self) -> list[str]:
-        """The kinds of inference that no temperature fits: their probabilities mean little."""
+        """The kinds of inference that could not be calibrated: their probabilities are unreliable."""
         return [inference for inference, value in self.temperatures.items() if at_limit(value)]
 
     @property
