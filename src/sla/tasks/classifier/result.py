@@ -191,8 +191,7 @@ def _infer(
     """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
     (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
     assert dataset is not None
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    passing["what"] = f"{checkpoint} checkpoint on {name}"
+    passing = _passing(trainer, progress, f"{checkpoint} checkpoint on {name}")
     if inferences is not None:
         return infer(model, dataset, _pipeline(model), inferences=inferences, **passing)
     outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
@@ -201,6 +200,11 @@ def _infer(
         # "distilled" is the student, also where its teacher has one of its own.
         outputs = replace(outputs, logits=taught[name] | outputs.logits)
     return outputs
+
+
+def _passing(trainer: Trainer, progress: Progress, what: str) -> dict[str, Any]:
+    """How a dataset goes through a model; `what` is the name of the pass."""
+    return {"workers": trainer.config.data.workers or 0, "progress": progress, "what": what}
 
 
 def _pipeline(model: Classifier) -> Pipeline:
@@ -236,8 +240,7 @@ def _class_means(
     if not trainer.plan.train.counts().all():
         return None
     some = reference_images(trainer.plan.train)
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    features = embed(model, some, pipeline, what="features of training images", **passing)
+    features = embed(model, some, pipeline, **_passing(trainer, progress, "features of training images"))
     return class_means(features, torch.from_numpy(some.targets), model.num_classes)
 
 
@@ -294,8 +297,8 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
 def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
     """The teacher's class logits by inference, to stand beside its student's."""
     assert trainer.teacher is not None
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    return infer(trainer.teacher, dataset, trainer.eval_pipeline, what="teacher", **passing).logits
+    passing = _passing(trainer, progress, "teacher")
+    return infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing).logits
 
 
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:
