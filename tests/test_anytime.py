@@ -238,6 +238,26 @@ def test_a_run_has_its_rules_and_every_command_takes_them(finished_run, stopped,
     refused("one ONNX graph cannot", run.export, tmp_path / "x.onnx", "anytime")
 
 
+def test_a_comparison_takes_an_agreement(finished_run, stopped, tmp_path):
+    """Anytime against aggregated inference flips no more images than answers differ."""
+    folder, page = finished_run.folder, tmp_path / "page.html"
+    for words in (
+        (f"{folder}:aggregated", folder),
+        (f"{folder}:aggregated", f"{folder}:anytime"),
+        (f"{folder}:aggregated", folder, "--inference", "anytime"),
+    ):
+        said = stopped(0, "compare", *words, "--agreement", 0.95, "--out", page, "--json")
+        found = json.loads(said[: said.rindex("}") + 1])
+        assert [entry["inference"] for entry in found["entries"]] == ["aggregated", "anytime"]
+        assert any("on 95% of images" in note for note in found["notes"])
+    scores = json.loads(stopped(0, "evaluate", folder, "--agreement", 0.95, "--json"))["inference"]
+    assert found["entries"][1]["top1"]["mean"] == pytest.approx(scores["anytime"]["top1"])
+    flips = found["entries"][1]["flipped"]
+    assert len(flips["gained"]) + len(flips["lost"]) <= scores["anytime"]["changed"]
+    names = (f"{folder}:aggregated", f"{folder}:single", "--agreement", 0.95, "--out", page)
+    assert "--agreement is for anytime inference, not aggregated and single" in stopped(2, "compare", *names)
+
+
 def test_a_run_from_before_is_calibrated_when_asked(finished_run, tmp_path):
     shutil.copytree(finished_run.folder, tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from sla import __version__
 from sla.augment.ops import CenterCrop, CenterWindow, Pipeline
 from sla.augment.preprocessing import Preprocessing
-from sla.augment.transforms import LUMA
 from sla.classifier import Classifier
 from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, shown
+from sla.images.channels import LUMA
 from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
 from sla.images.store import ArrayImages, Dataset
 from sla.onnx_preprocess import Preprocess

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sla.augment.ops import CenterCrop, CenterWindow, Pipeline, Resize
-from sla.augment.transforms import LUMA, center_box, pixel_weights
+from sla.augment.transforms import center_box, pixel_weights
+from sla.images.channels import LUMA
 from sla.images.decode import REDUCING_GAP
 
 FIXED = 1 << 22  # Pillow's filter weights are multiples of 1 / FIXED

@@ -35,8 +35,8 @@ def test_phases_of_a_run_are_said_in_their_order(tmp_path):
 
     small = ("--backbone", "convnet4", "--set", "model.options={width: 4}", "--set", "run.compile=false")
     said = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, *small)
-    phases = ["timing a few steps", "about ", "step 1/2", "testing on 144 held-out and 360 test images"]
-    phases += ["writing the page", "its page: ", "Right on "]
+    phases = ["timing a few steps", "about ", "step 1/2", "evaluating on 144 held-out and 360 test images"]
+    phases += ["writing the report", "report: ", "Right on "]
     places = [said.find(phase) for phase in phases]
     assert -1 not in places
     assert places == sorted(places)

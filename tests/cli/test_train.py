@@ -59,7 +59,7 @@ def test_train_says_what_it_chose_and_how_well_it_went(tmp_path):
         *SMALL,
     )
     assert "  convnet4, from scratch, at 8 pixels" in told  # no reason: it was asked for
-    assert "144 of the training images are held out to choose on" in told
+    assert "144 of the training images are held out to choose the checkpoint" in told
     assert "aggregated *" in told
     assert "test images chose nothing" in told
 
@@ -82,7 +82,7 @@ def test_a_page_that_cannot_be_drawn_does_not_lose_the_run(tmp_path, monkeypatch
 
     monkeypatch.setattr("sla.report.run.run_page", fail)
     told = sla("train", "digits", "--out", tmp_path / "run", "--iterations", 2, "--verbose", *SMALL)
-    assert "no page was written: no ink\n" in told
+    assert "no report was written: no ink\n" in told
     assert "and no paper" not in told
     assert "aggregated *" in told
     assert (tmp_path / "run" / "result.json").is_file()
@@ -190,7 +190,7 @@ def test_predict_does_not_read_the_catalogue(finished_run, pictures):
         (["train"], "no data given"),
         (["train", "nowhere"], "'nowhere' is neither a folder nor the name of a dataset"),
         (["train", "digitz"], "did you mean 'digits'?"),
-        (["train", "digits", "--method", "slaa"], "method.name"),
+        (["train", "digits", "--method", "slaa"], "--method: unknown method"),
         (["train", "digits", "--views", "rot5"], "did you mean 'rot4'"),
         (["train", "digits", "--backbone", "resnet33"], "did you mean 'resnet34'"),
         (["train", "digits", "--augment", "flop"], "did you mean 'flip'"),
@@ -200,7 +200,7 @@ def test_predict_does_not_read_the_catalogue(finished_run, pictures):
         (["train", "digits", "--epochs", "1", "--minutes", "1"], "the length is given more than once"),
         (["train", "--resume"], "--resume needs the run's folder"),
         (["train", "digits", "--set", "run.device=tpu9"], "tpu9"),
-        (["train", "digits", "--imbalance", "ldam"], "method.imbalance: "),
+        (["train", "digits", "--imbalance", "ldam"], "--imbalance: "),
         (["train", "--recipe", "cifar11"], "did you mean 'cifar10'"),
         (["train", "--recipe", "cifar10:smal"], "did you mean 'small'"),
         (["train", "--recipe", "mnist"], "sla reproduce"),

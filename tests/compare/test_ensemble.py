@@ -1,5 +1,7 @@
 """Several models, and ten crops of an image, as one answer: the mean of class logits."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -106,7 +108,8 @@ def test_ten_crops_of_a_photograph_are_pillows():
 
 def test_ten_crop_averages_the_logits_of_the_ten(runs):
     run, test = runs[0], load("digits").test.subset(range(20))
-    found = run.ten_crop(test).logits["ten-crop"]
+    with pytest.warns(SLAWarning, match="trained without flips"):
+        found = run.ten_crop(test).logits["ten-crop"]
     pixels = test.read(range(20))
     draws = Draws(0, 0, 20)
     crops = ten_crop_pipelines(run.pipeline, 8)
@@ -115,3 +118,17 @@ def test_ten_crop_averages_the_logits_of_the_ten(runs):
     assert len(each) == 10
     assert each[0].shape == (20, 10)
     assert torch.allclose(found, sum(each) / 10, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("augment", "noted"), [("crop(1), flip", False), ("crop(1), flip(0)", True), ("none", True)]
+)
+def test_mirror_images_are_noted_where_training_had_none(augment, noted, tiny_settings, tmp_path):
+    few = tiny_settings | {"run__iterations": 1, "run__evaluations": 1, "augment": augment}
+    run, test = fit("digits", tmp_path / "run", **few), load("digits").test.subset(range(5))
+    for inference in (run.flips, run.ten_crop):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", SLAWarning)
+            inference(test)
+        said = [str(one.message) for one in caught]
+        assert any(f"trained without flips (augment: {augment})" in line for line in said) == noted

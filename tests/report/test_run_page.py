@@ -19,6 +19,7 @@ from sla.datasets.load import load
 from sla.errors import SLAWarning
 from sla.report.calibration import most_confident_mistakes, reliability
 from sla.report.confusion import class_accuracies, confusion_matrix, confusions
+from sla.report.ending import chance_accuracy, describe_end
 from sla.report.run import run_page, write_run_page
 from sla.report.views import view_accuracy
 from sla.stats import share
@@ -258,3 +259,34 @@ def test_images_that_were_not_square_are_shown_in_their_shape(finished_run, pars
     test = replace(digits, images=replace(digits.images, aspect=torch.full((len(digits.images),), 1.5)))
     source = run_page(finished_run, test, finished_run.evaluate(test), "test images")
     assert parse(re.search(r"<figure>.*?</figure>", source, re.S)[0]).pixels("").shape == (8, 12)
+
+
+def test_a_run_that_learnt_nothing_is_told_so_and_gets_no_advice_to_use_it(finished_run, outputs):
+    def end(logits):
+        made = replace(outputs, logits={"distilled": logits.float()})
+        return " ".join(describe_end(finished_run, made, finished_run.classes, "test").lines)
+
+    one_class = torch.nn.functional.one_hot(torch.full((360,), 3), 10)
+    random = torch.rand(360, 10, generator=torch.Generator().manual_seed(0))
+    for logits in (one_class, random):
+        said = end(logits)
+        assert re.search(r"no better than chance \(10%\): it learnt nothing|not clearly better than", said)
+        assert "--epochs" in said
+        assert "sla data check digits" in said
+        assert "sla predict" not in said
+        assert "more pictures of" not in said
+    half = torch.nn.functional.one_hot(outputs.targets, 10).float()
+    half[::2] = one_class[::2].float()
+    assert "chance" not in end(half)
+    assert "sla predict" in end(half)
+
+
+def test_chance_is_what_shuffled_answers_have_right():
+    draw = np.random.default_rng(0)
+    targets = draw.choice(3, 500, p=[0.8, 0.15, 0.05])
+    predicted = draw.choice(3, 500, p=[0.5, 0.4, 0.1])
+    shuffled = [100 * np.mean(draw.permutation(predicted) == targets) for _ in range(2000)]
+    found = chance_accuracy(torch.from_numpy(predicted), torch.from_numpy(targets))
+    assert found == pytest.approx(np.mean(shuffled), abs=0.2)
+    always = chance_accuracy(torch.zeros(500, dtype=torch.int64), torch.from_numpy(targets))
+    assert always == pytest.approx(100 * np.mean(targets == 0))

@@ -113,7 +113,7 @@ def test_evaluate_names_the_model(run):
 def test_a_failed_calibration_is_said_wherever_probabilities_are(failed, parse, tmp_path):
     opened = Run(failed)
     end = " ".join(end_of(opened))
-    assert "How confident it is says little" in end
+    assert "Its confidence is unreliable" in end
     assert "90% confident" not in end
     write_run_page(opened, tmp_path / "page.html")
     assert (
@@ -134,6 +134,6 @@ def test_the_quick_models_failed_calibration_is_said_once(
     run = sla.fit("digits", tmp_path / "run", progress=messages, **tiny_settings, **settings)
     failed = [line for line in messages.lines if "calibration" in line]
     assert failed == [
-        "last: calibration of single failed: its temperature is at a limit, so its probabilities mean little"
+        "last: calibration of single failed (temperature at its limit), so its probabilities are unreliable"
     ]
     assert run.uncalibrated == ["single"]

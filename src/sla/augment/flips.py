@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sla.augment.ops import Pipeline
+from sla.augment.ops import MIRRORED, Pipeline
 from sla.sampling.draws import Draws
 
 
@@ -18,6 +18,11 @@ class Mirrored:
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> float (B, C, S, S)."""
         return self.pipeline(images, draws, aspect).flip(-1)
+
+
+def makes_mirror_images(training: Pipeline) -> bool:
+    """Whether the network saw mirror images in training."""
+    return any(MIRRORED in getattr(op, "reaches", {}) for op in training.ops)
 
 
 def flip_pipelines(evaluation: Pipeline) -> list[Callable[[Tensor, Draws, Tensor], Tensor]]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from sla.augment.color_ops import Blur, Greyscale
@@ -28,8 +27,8 @@ from sla.augment.ops import (
 )
 from sla.augment.policy import RandAugment, TrivialAugment, make_policy, read_policy
 from sla.augment.syntax import Call, parse_calls
-from sla.augment.transforms import LUMA
 from sla.errors import InputError, nearest
+from sla.images.channels import convert_channels
 from sla.sampling.draws import Draws
 
 
@@ -42,14 +41,7 @@ class Channels:
 
     def __call__(self, images: Tensor, draws: Draws, aspect: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> (B, count, H, W)."""
-        if images.shape[1] == self.count:
-            return images
-        if images.shape[1] == 1:
-            return images.expand(-1, self.count, -1, -1)
-        if self.count != 1:
-            raise InputError(f"images with {images.shape[1]} channels for a model of {self.count}")
-        grey = images.float() * torch.tensor(LUMA, device=images.device)[:, None, None]
-        return grey.sum(1, keepdim=True).round().to(torch.uint8)
+        return convert_channels(images, self.count)
 
 
 def _whole(number: float, what: str = "padding", unit: str = " of pixels") -> int:

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sla.errors import InputError
+from sla.images.channels import LUMA
 
 TRIES = 10  # boxes that RandomResizedCrop tries before it falls back to the centre
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 PART = 1 << 20  # values of an image batch that are processed at a time
-LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: the grey that Pillow's mode L shows
 
 
 def to_float(images: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def search(
     from sla.augment.syntax import quoted
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
-    from sla.cli.settings import make_tree
+    from sla.cli.settings import make_tree, naming_options
     from sla.disk import replacing
     from sla.errors import shown
     from sla.policy_search import SearchSettings, search_policy
@@ -55,7 +55,8 @@ def search(
         "augment": augment,
         "run.seed": seed,
     }
-    config = validate(ClassifierConfig, make_tree(given, assign), "configuration")
+    with naming_options(given, assign):
+        config = validate(ClassifierConfig, make_tree(given, assign), "configuration")
     settings = SearchSettings(folds=folds, trials=trials, images=images, minutes=minutes, seed=seed)
     check_writable(out)
     folder = work or out.with_suffix(".search")

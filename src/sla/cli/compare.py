@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.output import say
+from sla.cli.predict import Agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, or RUN:INFERENCE to select the inference.")],
     inference: Annotated[
-        str | None, typer.Option(help="single, aggregated or distilled. Default: each run's headline.")
+        str | None,
+        typer.Option(help="single, aggregated, anytime or distilled. Default: each run's headline."),
     ] = None,
+    agreement: Agreement = None,
     data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,
     checkpoint: Checkpoint = "chosen",
     on_bad_image: OnBadImage = None,
@@ -38,6 +41,7 @@ def compare(
         found = compare_runs(
             runs,
             inference=inference,
+            agreement=agreement,
             checkpoint=checkpoint,
             data=data,
             on_bad_image=on_bad_image,
@@ -48,7 +52,7 @@ def compare(
         say(json.dumps({**as_tree(found), "page": str(out)}))
         return
     _print(found)
-    say(f"The page: {shown(out)}")
+    say(f"report: {shown(out)}")
 
 
 def _print(found: "Comparison") -> None:
@@ -82,9 +86,10 @@ def _print(found: "Comparison") -> None:
     )
     print_table(header, rows)
     say(
-        "Points, gained and lost: to the first run, on the same images. p below 0.05 (McNemar's exact test"
-        + (", adjusted for their number by Holm" if len(rows) > 2 else "")
-        + ") decides, the interval is shown. All about these images and these models, not about other seeds."
+        "Points, gained and lost are relative to the first run, on the same images. The verdict follows from "
+        "p < 0.05 (McNemar's exact test"
+        + (", adjusted for the number of runs by Holm" if len(rows) > 2 else "")
+        + "), not from the interval. It is about these images and these models: other seeds may differ."
     )
     for group in found.groups:
         mean, sd = group.spread

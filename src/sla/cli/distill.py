@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sla.cli.settings import Allow, choose_out, given_keys
+from sla.cli.settings import Allow, OnBadImage, choose_out, given_keys, naming_options
 
 Option = typer.Option
 
@@ -24,6 +24,7 @@ def distill(
     learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     teacher_views: Annotated[int | None, Option(help="Views that the teacher answers from.")] = None,
     cached: Annotated[bool | None, Option("--cached", help="The teacher answers once per image.")] = None,
+    on_bad_image: OnBadImage = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. method.temperature=2.")] = None,
     allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
@@ -45,11 +46,13 @@ def distill(
         "distil.learning_rate": learning_rate,
         "distil.teacher_views": teacher_views,
         "distil.cached": cached,
+        "data.on_bad_image": on_bad_image,
     }
     allow_typed({"model.backbone": backbone})
     own = Path(run).absolute()
     out = choose_out(out, resume, own.with_name(f"{own.name}-distilled"))
-    settings = configure_student(Path(run), given_keys(given, assign), backbone)
+    with naming_options(given, assign):
+        settings = configure_student(Path(run), given_keys(given, assign), backbone)
     finished = train_one(settings, out, resume, report)
     if process_numbers().rank == 0:
         print_results([finished])

@@ -108,7 +108,7 @@ def evaluate(
     )
     say(MEASURES)
     if failed := [name for name in found if len(runs) == 1 and name in runs[0].uncalibrated]:
-        say(f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence means little")
+        say(f"calibration of {', '.join(failed)} failed (temperature at its limit): confidence is unreliable")
 
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:

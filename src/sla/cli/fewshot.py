@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Train on episodes; test on classes that were not seen in training."""
     from sla.cli.display import TrainingDisplay
-    from sla.cli.settings import choose_out, make_tree
+    from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.train import print_results
     from sla.runs.folder import default_folder
     from sla.session import train as run_session
@@ -63,7 +63,8 @@ def train(
         "data.on_bad_image": on_bad_image,
     }
     tree = make_tree(given, assign, config, task="fewshot")
-    settings = make_config(tree, str(config) if config else "configuration")
+    with naming_options(given, assign):
+        settings = make_config(tree, str(config) if config else "configuration")
     out = choose_out(out, resume, default_folder(settings.data.source, "-fewshot"))
     with TrainingDisplay(sys.stdout.isatty()) as display:
         run = run_session(settings, out, resume=resume, progress=display)

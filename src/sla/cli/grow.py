@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sla.cli.settings import Allow, choose_out, given_keys
+from sla.cli.settings import Allow, OnBadImage, choose_out, given_keys, naming_options
 
 Option = typer.Option
 
@@ -26,6 +26,7 @@ def grow(
     checkpoint: Annotated[str | None, Option(help="Of the run: last (default), best or averaged.")] = None,
     learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     epochs: Annotated[float | None, Option(help="Passes over the images. Default: as the run.")] = None,
+    on_bad_image: OnBadImage = None,
     assign: Annotated[list[str] | None, Option("--set", help="Any key, e.g. grow.temperature=1.")] = None,
     allow: Allow = None,
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
@@ -47,10 +48,12 @@ def grow(
         "grow.checkpoint": checkpoint,
         "optimizer.learning_rate": learning_rate,
         "run.epochs": epochs,
+        "data.on_bad_image": on_bad_image,
     }
     own = Path(run).absolute()
     out = choose_out(out, resume, own.with_name(f"{own.name}-grown"))
-    settings = configure_growth(Path(run), data, given_keys(given, assign))
+    with naming_options(given, assign):
+        settings = configure_growth(Path(run), data, given_keys(given, assign))
     finished = train_one(settings, out, resume, report)
     if process_numbers().rank == 0:
         print_results([finished])

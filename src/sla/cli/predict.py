@@ -57,7 +57,9 @@ def predict(
     except BadImageError as error:
         raise BadImageError(error.path, error.reason, SKIP_HINT) from None
     if not (json_ or csv_) and (inference or opened.headline) in opened.uncalibrated:
-        say("sla: note: calibration failed (temperature at its limit): probabilities mean little", err=True)
+        say(
+            "sla: note: calibration failed (temperature at its limit): probabilities are unreliable", err=True
+        )
     unlike = None if found.unlike is None else found.unlike.tolist()
     print_answers(paths, found.probabilities, opened.classes, top, form, min_confidence, unlike)
 

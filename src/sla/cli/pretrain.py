@@ -41,7 +41,7 @@ def pretrain(
 
     Its weights are a start for other runs: sla train DATA --weights RUN.
     """
-    from sla.cli.settings import choose_out, make_tree
+    from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.train import preview_one, print_results, train_one
     from sla.errors import InputError, shown
     from sla.runs.distributed import process_numbers
@@ -63,7 +63,8 @@ def pretrain(
         "data.on_bad_image": on_bad_image,
     }
     tree = make_tree(given, assign, config, task="simclr")
-    settings = make_config(tree, str(config) if config else "configuration")
+    with naming_options(given, assign):
+        settings = make_config(tree, str(config) if config else "configuration")
     if dry_run:
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")

@@ -29,4 +29,4 @@ def report(
     with showing_progress(patience=2) as progress:
         words = write_run_page(opened, page, data, progress, on_bad_image)
     say(words)
-    say(f"The page: {shown(page)}")
+    say(f"report: {shown(page)}")

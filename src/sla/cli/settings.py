@@ -1,6 +1,7 @@
 """From the options of a command to the tree of its configuration, and the folder of its run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,25 @@ def given_keys(given: dict[str, Any], assign: list[str] | None) -> dict[str, Any
     named |= dict(parse_assignment(text) for text in assign or [])
     allow_typed(named)
     return named
+
+
+@contextmanager
+def naming_options(given: dict[str, Any], assign: list[str] | None) -> Iterator[None]:
+    """An invalid value is reported by the option that it was typed as, not by the key that it is for."""
+    from sla.runs.config import InvalidValueError
+
+    options = {key: f"--{key.rpartition('.')[2].replace('_', '-')}" for key in given}
+    options["method.name"] = "--method"
+    typed = {key: options[key] for key, value in given.items() if value is not None and key != "data.source"}
+    typed |= {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in assign or [])}
+    try:
+        yield
+    except InvalidValueError as error:
+        # Of a list, the key ends with the number of the item.
+        option = next((typed[key] for key in typed if f"{error.key}.".startswith(f"{key}.")), None)
+        if option is None:
+            raise
+        raise InputError(f"{option}: {error.reason}") from None
 
 
 def make_tree(

@@ -83,7 +83,7 @@ def train(
 
     A configuration file can also name another `task`: fewshot, or simclr.
     """
-    from sla.cli.settings import choose_out, make_tree
+    from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.errors import InputError
     from sla.plugins import allow_typed
@@ -111,7 +111,8 @@ def train(
     task = _task_of(out) if resume and out and not config else None
     tree = make_tree(given, assign, config, recipe, task)
     where = str(config) if config else "configuration"
-    settings = make_config(tree, where)
+    with naming_options(given, assign):
+        settings = make_config(tree, where)
     if seeds is not None and (use_all or settings.task != "classifier"):
         raise InputError("--seeds is for classifiers, without --use-all")
     out = choose_out(out, resume, default_folder(settings.data.source))
@@ -171,9 +172,9 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     if not isinstance(judged, Run):
         raise InputError("--use-all is for classifiers")
     config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
-    say(f"again on all images, with the held-out ones, in {shown(out)}")
+    say(f"training again on all images, with the held-out ones, in {shown(out)}")
     if not judged.result["images"].get("test"):
-        say(f"no picture is left to judge it by; the best guess is what {shown(judged.folder)} said")
+        say(f"no images are left to evaluate it on; expect about the accuracy of {shown(judged.folder)}")
     run = train_one(config, out, (out / "config.yaml").exists(), report=False)
     if process_numbers().rank == 0:
         keep_judgement(out, judged)
@@ -188,14 +189,14 @@ def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
 
     if not isinstance(run, Run):
         return  # pages are of classifiers
-    display.message("writing the page")
+    display.message("writing the report")
     try:
         write_run_page(run, run.folder / "report.html", progress=display)
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
-        display.message(f"no page was written: {lines[0]}")
+        display.message(f"no report was written: {lines[0]}")
     else:
-        display.message(f"its page: {shown(run.folder / 'report.html')}")
+        display.message(f"report: {shown(run.folder / 'report.html')}")
 
 
 def _say_end(run: "OpenedRun", display: "TrainingDisplay") -> None:

@@ -198,6 +198,7 @@ def compare(
     names: Sequence[str | Run],
     *,
     inference: str | None = None,
+    agreement: float | None = None,
     checkpoint: str = CHOSEN,
     data: Any = None,
     on_bad_image: OnBadImage | None = None,
@@ -206,10 +207,12 @@ def compare(
     """Open runs, each `FOLDER`, `FOLDER:INFERENCE` or an opened `Run`, and evaluate all on the same images.
 
     The images are the first run's own test images (or held-out ones), or those of `data`. The inference is
-    the one in the name, else `inference`, else each run's headline.
+    the one in the name, else `inference`, else anytime if an `agreement` is given, else each run's headline.
+    `agreement`: share of images on which anytime inference agrees with aggregated inference, by default 0.99.
     """
-    runs, inferences = open_runs(names, inference, checkpoint)
+    runs, inferences = open_runs(names, inference, checkpoint, agreement, progress)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
+    images.notes += _describe_rules(runs, inferences)
     outputs = {}
     for run, dataset in images.of.items():
         own = tuple(name for one, name in zip(runs, inferences, strict=True) if one is run)
@@ -223,6 +226,16 @@ def compare(
         confidence, predicted = confidences(outputs[run].logits[name], run.temperatures.get(name, 1.0))
         entries.append(Entry(run, name, number[predicted], confidence))
     return Comparison(same_classes(images.of[runs[0]], classes), images.what, entries, images.notes)
+
+
+def _describe_rules(runs: Sequence[Run], inferences: Sequence[str]) -> list[str]:
+    """Which share of answers each run keeps by anytime inference."""
+    return [
+        f"{shown(run.folder)}: anytime inference agrees with aggregated inference on "
+        f"{100 * rule.agreement:g}% of images, calibrated on {rule.images:,} held-out images."
+        for run, name in zip(runs, inferences, strict=True)
+        if name == "anytime" and (rule := run.model.anytime_rule) is not None
+    ]
 
 
 def as_tree(comparison: Comparison) -> dict[str, Any]:

@@ -4,21 +4,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sla.anytime import AGREEMENT
 from sla.datasets.objects import source_name
 from sla.errors import InputError, listed, shown
 from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
-from sla.progress import Progress
+from sla.progress import QUIET, Progress
 from sla.runs.defaults import same_source
 from sla.runs.images_record import VAL
 from sla.tasks.classifier.run import Run
 
+ANYTIME = "anytime"
+
 
 def open_runs(
-    names: Sequence[str | Run], inference: str | None, checkpoint: str
+    names: Sequence[str | Run],
+    inference: str | None,
+    checkpoint: str,
+    agreement: float | None = None,
+    progress: Progress = QUIET,
 ) -> tuple[list[Run], list[str]]:
-    """The runs, one object a folder, and the inference of each; refused where they do not compare."""
+    """The runs, one object per folder, and the inference of each; refused where they cannot be compared.
+
+    `agreement`: that of anytime inference, which is then the default.
+    """
     if len(names) < 2:
         raise InputError(
             "give two runs or more, or two inferences of one: sla compare RUN:single RUN:distilled"
@@ -31,7 +41,9 @@ def open_runs(
         if isinstance(name, Run):
             opened.setdefault(folder.resolve(), name)
         run = opened.setdefault(folder.resolve(), opened.get(folder.resolve()) or Run(folder, checkpoint))
-        own = named or inference or run.headline
+        own = named or inference or (run.headline if agreement is None else ANYTIME)
+        if own == ANYTIME and (agreement is not None or run.model.anytime_rule is None):
+            run.use_agreement(AGREEMENT if agreement is None else agreement, progress)
         try:
             check_inference(own, run.model.inferences)
         except InputError as error:
@@ -44,6 +56,10 @@ def open_runs(
         check_labels(runs[0] if runs else run, run)
         runs.append(run)
         inferences.append(own)
+    if agreement is not None and ANYTIME not in inferences:
+        raise InputError(
+            f"--agreement is for anytime inference, not {' and '.join(dict.fromkeys(inferences))}"
+        )
     return runs, inferences
 
 

@@ -92,18 +92,34 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     if groups := run.group_scores(outputs).get(headline):
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
+    chance = chance_accuracy(logits.argmax(1), targets)
+    if total.accuracy.low <= chance and worst is not None:
+        better = f"better than chance ({chance:.0f}%)"
+        below = total.accuracy.mean <= chance
+        said.append(f"That is {f'no {better}: it learnt nothing' if below else f'not clearly {better}'}.")
+        return Ending(said, _learn_more(run))
     if worst is not None:
-        taken = f" (taken for {classes[worst.confused.predicted]})" if worst.confused else ""
+        taken = f" (often predicted as {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
     trusted = next((one for one in levels if one.level == TRUSTED), None)
     if headline in run.uncalibrated:
-        said.append("How confident it is says little: no temperature made its probabilities fit.")
+        said.append("Its confidence is unreliable: calibration failed.")
     elif trusted is None:
         said.append(f"It is never {100 * TRUSTED:.0f}% confident.")
     else:
         right = f"right on {trusted.right:,} of {trusted.images:,}"
         said.append(f"When at least {100 * TRUSTED:.0f}% confident it is {right}.")
     return Ending(said, _next(run, worst))
+
+
+def chance_accuracy(predicted: Tensor, targets: Tensor) -> float:
+    """What answers (n,) as frequent as these would have right if they were dealt out at random, in percent.
+
+    That is 100 / N of N equally frequent classes, and all that always naming one class has right.
+    """
+    count, num_classes = len(targets), int(max(predicted.max(), targets.max())) + 1
+    answers, truth = (one.bincount(minlength=num_classes).double() / count for one in (predicted, targets))
+    return 100 * float(answers @ truth)
 
 
 class ModelAccuracy(NamedTuple):
@@ -146,7 +162,7 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
 
 def describe_unjudged(run: Run) -> Ending:
     """The same of a run of which no picture was held out: what cross-validation found, if it did."""
-    said = "Nothing was held out: no picture says how good it is."
+    said = "Nothing was held out, so its accuracy is unknown."
     if turns := _in_turn(run):
         quick = is_features(run.config) or run.checkpoint == FEATURES
         said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
@@ -175,6 +191,26 @@ def _short(source: str) -> str:
     return str(path.relative_to(Path.cwd())) if here else source
 
 
+def _learn_more(run: Run) -> list[NextStep]:
+    """What to try where nothing was learnt."""
+    source, rate = run.config.data.source, run.config.optimizer.learning_rate
+    steps = []
+    if not is_features(run.config):
+        steps.append(NextStep("train longer (--epochs or --minutes)"))
+        if rate is not None:
+            steps.append(NextStep(f"try another learning rate than {rate:g} (--set optimizer.learning_rate)"))
+    elif not source.startswith(SOURCE):
+        steps.append(_train_command(run))
+    if not source.startswith(SOURCE):
+        steps.append(NextStep("check pictures and labels", f"sla data check {shown(quote(_short(source)))}"))
+    return steps or [NextStep("check pictures and labels")]
+
+
+def _train_command(run: Run) -> NextStep:
+    source, out = _short(run.config.data.source), f"{run.folder}-trained"
+    return NextStep("training may gain more", f"sla train {shown(quote(source))} --out {shown(quote(out))}")
+
+
 def _next(run: Run, worst: ClassAccuracy | None) -> list[NextStep]:
     folder, source = str(run.folder), run.config.data.source
     default = run.result.get("chosen", {}).get("checkpoint", "last")
@@ -182,8 +218,7 @@ def _next(run: Run, worst: ClassAccuracy | None) -> list[NextStep]:
     predict = f"sla predict {shown(quote(folder))} PICTURES --min-confidence {TRUSTED:g}{model}"
     steps = [NextStep("", predict)]
     if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
-        train = f"sla train {shown(quote(_short(source)))} --out {shown(quote(f'{folder}-trained'))}"
-        steps.append(NextStep("training may gain more", train))
+        steps.append(_train_command(run))
     elif worst is not None:
         steps.append(NextStep(f"more pictures of {worst.name} would help most"))
     return steps

@@ -205,6 +205,19 @@ def task_name(tree: dict[str, Any]) -> Any:
     return tree.get("task") or ("fewshot" if "episodes" in tree else "classifier")
 
 
+class InvalidValueError(InputError):
+    """A wrong value in a configuration: its key, and what is wrong with it."""
+
+    key = reason = ""
+
+    @classmethod
+    def at(cls, where: str, key: str, reason: str) -> Self:
+        """With both, and where the value was found."""
+        error = cls(f"{where}: {key}: {reason}")
+        error.key, error.reason = key, reason
+        return error
+
+
 def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
     """The tree as a configuration; a wrong key or value is named, with the nearest valid key."""
     try:
@@ -215,9 +228,9 @@ def validate(kind: type[Tree], tree: dict[str, Any], where: str) -> Tree:
         if first["type"] == "extra_forbidden":
             raise InputError(f"{where}: unknown key {key!r}{suggest(key, keys(kind))}") from None
         message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "value_error":  # our own message, which includes the value
-            raise InputError(f"{where}: {key}: {message}") from None
-        raise InputError(f"{where}: {key}: {message}, not {first.get('input')!r}") from None
+        if first["type"] != "value_error":  # else our own message, which includes the value
+            message += f", not {first.get('input')!r}"
+        raise InvalidValueError.at(where, key, message) from None
 
 
 def suggest(key: str, known: list[str]) -> str:

@@ -194,7 +194,7 @@ class Loop(ABC):
             if stopping:
                 return False
         if position.skipped:
-            progress.message(f"{position.taken:,} steps were taken in the time that was given")
+            progress.message(f"{position.taken:,} steps taken in the given time")
         return True
 
     def prepare(self, frozen: bool) -> None:

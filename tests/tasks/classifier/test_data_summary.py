@@ -40,7 +40,7 @@ def test_what_is_in_the_data(photos, limit):
     splits = load(photos, size=8, memory_limit=limit)
     lines = list(describe_data(Plan(make_config({}), splits.train, None, splits.test, ())))
     assert lines[0] == "2 classes; images: 32 training, 6 test"
-    assert lines[1] == "pictures of 8 x 12 pixels (of 32 sampled), kept at 8 x 8 pixels"
+    assert lines[1] == "pictures of 8 x 12 pixels (of 32 sampled), stored at 8 x 8 pixels"
     assert lines[2].startswith("training images per class: 2 (rare) to 30 (common)")
     assert lines[3].startswith("2 test images are training images too: copy.png is 0.png;")
     assert len(lines) == 4
@@ -60,7 +60,7 @@ def test_digits_have_no_image_twice_over_splits():
         {bytes(x.numpy()) for x in part.read(range(len(part))).images} for part in (splits.train, splits.test)
     ]
     assert len(pixels[0] & pixels[1]) == 0
-    assert lines[1] == "kept at 8 x 8 pixels, grey"
+    assert lines[1] == "stored at 8 x 8 pixels, grey"
     assert len(lines) == 3
 
 

@@ -187,11 +187,18 @@ def test_stopped_in_either_stage_it_resumes_to_the_same_bytes(
 
 def test_distilling_a_finished_run_is_its_second_stage(two_stage_run, tmp_path, stopped):
     words = ("distill", two_stage_run.folder, "--out", tmp_path / "new", "--share", "0.5", "--no-report")
-    assert "distilled *" in stopped(0, *words)
+    said = stopped(0, *words)
     run = sla.open_run(tmp_path / "new")
     assert run.config.method.name == "distilled"
     ours, theirs = run.model.state_dict(), two_stage_run.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    names = ["teacher, test"] * 2 + ["student, last, test"] + ["teacher, val"] * 2 + ["student, last, val"]
+    names += ["student, best, test", "student, best, val"]
+    assert [row[0] for row in run.score_table().rows] == names
+    assert [row[0] for row in two_stage_run.score_table().rows] == [f"sla, {name}" for name in names]
+    assert "student, last, test\tdistilled *" in said
+    single = two_stage_run.result["accuracies"]["last"]["test"]["single"]["top1"]
+    assert f"teacher, test\tsingle\t{single:.2f}" in said
     for name in ("training_flop", "teacher_flop", "answers_flop", "student_flop"):
         assert run.result["cost"][name] == two_stage_run.result["cost"][name]
 
@@ -278,6 +285,33 @@ def test_unlabelled_images_have_the_teachers_class(photographs, tiny_settings, s
         pytest.raises(InputError, match="not those that the run"),
     ):
         train(config, photographs / "new", resume=True)
+
+
+@pytest.mark.parametrize("command", ["distill", "grow"])
+def test_an_invalid_value_is_reported_by_its_option(finished_run, tmp_path, stopped, command):
+    """The configuration of the first run is valid: what is wrong was typed."""
+    words = [command, finished_run.folder, *(["digits"] if command == "grow" else []), "--out", tmp_path]
+    for typed, said in (
+        (["--set", "optimizer.clip=-3"], "--set optimizer.clip: Input should be greater than 0, not -3"),
+        (["--learning-rate", "-1"], "--learning-rate: Input should be greater than 0, not -1.0"),
+        (["--set", "optimizer.milestones=[0.5, x]"], "--set optimizer.milestones: Input should be a valid"),
+        (["--set", "distil.checkpoint=lest"], "--set distil.checkpoint: Input should be 'last', 'best' or"),
+    ):
+        line = stopped(2, *words, *typed)
+        assert line.startswith(f"sla: {said}"), line
+
+
+def test_unreadable_images_are_skipped_where_that_is_asked_for(photographs, tiny_settings, stopped):
+    settings = tiny_settings | {"run__batch_size": 8, "method__name": "da", "run__iterations": 2}
+    run = sla.fit(photographs / "photos", photographs / "run", **settings)
+    (photographs / "flat" / "3.png").write_bytes(b"no picture")
+    distil = ("distill", run.folder, "--unlabelled", photographs / "flat", "--no-report")
+    assert "3.png" in stopped(2, *distil, "--out", photographs / "refused")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SLAWarning)
+        said = stopped(0, *distil, "--out", photographs / "student", "--on-bad-image", "skip")
+    assert "skipped 1 of 10 images" in said
+    assert sla.open_run(photographs / "student").config.data.on_bad_image == "skip"
 
 
 def test_a_student_has_the_images_of_its_teacher(photographs, tiny_settings):

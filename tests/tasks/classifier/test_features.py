@@ -429,7 +429,7 @@ def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished
     trained = end(finished_run, finished_run.config, "last", cross_validation=found)
     assert trained[0].startswith("The quick model is right on 350 of 400 training pictures")
     plain = end(finished_run, finished_run.config, "last")
-    assert plain[0] == "Nothing was held out: no picture says how good it is."
+    assert plain[0] == "Nothing was held out, so its accuracy is unknown."
     assert plain[1] == f"Next: sla predict {finished_run.folder} PICTURES --min-confidence 0.9."
 
 
@@ -452,7 +452,7 @@ def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
     shutil.copytree(quick_run.folder, folder)
     told = command("train", "--resume", "--out", folder, "--use-all", "--no-report")
     whole = Run(tmp_path / "run-all")
-    assert f"again on all images, with the held-out ones, in {tmp_path / 'run-all'}\n" in told
+    assert f"training again on all images, with the held-out ones, in {tmp_path / 'run-all'}\n" in told
     assert told.count("of 360 pictures it had not seen") == 2  # of both runs
     assert whole.result["images"] == quick_run.result["images"] | {"val": 0}
     assert whole.result["judged_by"]["run"] == "run"

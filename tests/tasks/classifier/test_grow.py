@@ -281,9 +281,16 @@ def test_one_more_class_from_a_folder(folders, tiny_settings, stopped):
     assert run.result["images"] == {"train": 4 + 4 + 16, "val": 12, "test": 0}
     assert "exists" in stopped(2, *words)
     assert "Since it grew" in stopped(0, *words, "--keep", "4", "--resume", "--out", folders / "run-grown")
+    (folders / "new" / "2" / "bad.png").write_bytes(b"no picture")
+    assert "bad.png" in stopped(2, *words, "--out", folders / "other")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", SLAWarning)
+        said = stopped(0, *words, "--out", folders / "other", "--on-bad-image", "skip")
+    assert "skipped 1 of 21 images" in said
+    (folders / "new" / "2" / "bad.png").unlink()
     (folders / "new" / "1").mkdir()
     shutil.copy(next((folders / "old" / "1").iterdir()), folders / "new" / "1" / "a.png")
-    said = stopped(2, *words, "--out", folders / "other")
+    said = stopped(2, *words, "--out", folders / "another")
     assert "has 1 already: it grows by new classes" in said
 
 

@@ -96,7 +96,10 @@ def test_a_long_tail_is_cut_and_what_it_left_out_is_chosen_on():
     assert set(plan.val.counts().tolist()) == {round(0.1 * len(digits) / 10)}  # balanced
     assert plan.config.method.imbalance == "logit-adjust"
     assert "a long tail of ratio 20: 335 images" in plan.reasons
-    assert f"{len(plan.val):,} images that the tail left out are held out to choose on" in plan.reasons
+    assert (
+        f"{len(plan.val):,} images that the tail left out are held out to choose the checkpoint"
+        in plan.reasons
+    )
     assert make_plan(tail(data={"hold_out": 0})).val is None
     other = make_plan(tail(data={"hold_out_seed": 1}))
     assert np.array_equal(other.train.rows, plan.train.rows)

@@ -59,7 +59,7 @@ def timed(monkeypatch):
         (1.0, 0.8, 1000, True, "compiled: 1000 ms per step eager, 800 ms compiled (after 30 s)"),
         (1.0, 1.1, 1000, False, "eager: 1000 ms per step eager, 1100 ms compiled (after 30 s)"),
         (1.0, 0.98, 1000, False, "eager: 1000 ms per step eager, 980 ms compiled (after 30 s)"),
-        (0.1, 0.05, 1000, False, "eager: about 100 s of training are too short to try torch.compile"),
+        (0.1, 0.05, 1000, False, "eager: about 100 s of training is too short to try torch.compile"),
         (1.0, RuntimeError("no such\nthing"), 1000, False, "eager: torch.compile failed: no such"),
     ],
 )

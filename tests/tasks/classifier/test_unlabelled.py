@@ -32,6 +32,7 @@ from sla.tasks.classifier.distil import Distiller, configure_student, second_sta
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import find_unlabelled
 from sla.tasks.registry import make_config
 
 CONSISTENT = {"method__name": "sla", "method__consistency_weight": 1.0, "method__confidence": 0.105}
@@ -99,6 +100,32 @@ def test_images_of_a_folder_are_known_by_content(tmp_path, tiny_settings):
     assert sorted(plan.unlabelled.name(i).rpartition("/")[2] for i in range(30)) == sorted(
         f"{place}.png" for place in range(60, 90)
     )
+
+
+def planned_with_unlabelled(settings):
+    """The plan, and its unlabelled images, of training or of a student."""
+    plan = plan_of(settings)
+    return plan, plan.unlabelled or find_unlabelled(plan)[0]
+
+
+@pytest.mark.parametrize("key", ["data__unlabelled", "distil__unlabelled"])
+def test_grey_files_go_with_a_run_of_grey_images(tmp_path, tiny_settings, key):
+    """Files are read in colour: they become the pixels that the run has, so its own images are found."""
+    digits = load("digits")
+    flat = digit_files(digits.train, range(30), tmp_path / "flat", "{place}.png")
+    digit_files(digits.test, range(2), flat, "test{place}.png")
+    settings = of_digits(tiny_settings, data__unlabelled=None, data__unlabelled_count=None)
+    settings |= {"data__hold_out": 0.3, key: str(flat)}
+    with pytest.warns(SLAWarning, match="held-out or test images: left out"):
+        plan, found = planned_with_unlabelled(settings)
+    own = {*dataset_keys(plan.val).tolist(), *dataset_keys(plan.test).tolist()}
+    own |= set() if key == "distil__unlabelled" else {*dataset_keys(plan.train).tolist()}
+    left = [i for i in range(30) if int(dataset_keys(digits.train.subset([i]))[0]) not in own]
+    assert found.images.shape == plan.train.images.shape == (1, 8, 8)
+    pixels = {found.name(i).rpartition("/")[2]: found.read([i]).images[0] for i in range(len(found))}
+    assert sorted(pixels) == sorted(f"{place}.png" for place in left)
+    for place in left:
+        assert torch.equal(pixels[f"{place}.png"], digits.train.read([place]).images[0])
 
 
 def test_what_a_step_sees(semi_run, tmp_path):

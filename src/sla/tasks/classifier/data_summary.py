@@ -32,7 +32,7 @@ def describe_data(plan: Plan[ClassifierConfig]) -> Iterator[str]:
 
 def _sizes(train: Dataset) -> Iterator[str]:
     channels, height, width = train.images.shape
-    stored = f"kept at {height} x {width} pixels{', grey' if channels == 1 else ''}"
+    stored = f"stored at {height} x {width} pixels{', grey' if channels == 1 else ''}"
     sizes = []
     for place in spread(len(train), HEADERS):
         name = train.name(int(place))

@@ -8,7 +8,6 @@ another backbone.
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,8 @@ from sla.labels import MixedTarget, Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
 from sla.runs.checkpoint import find_checkpoint, read_state
-from sla.runs.config import set_keys, task_name, validate
-from sla.runs.deadline import parse_record
-from sla.runs.defaults import override
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, MAIN_STAGE, find_known_weights, read_result, read_run_config
+from sla.runs.folder import find_known_weights
 from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
@@ -45,12 +41,22 @@ from sla.tasks.classifier.config import (
     student_share,
     student_steps,
 )
+from sla.tasks.classifier.earlier_run import read_classifier_config, read_finished_config, with_keys
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
 
 # Images are found again by content.
-NOT_SELECTING = {"source", "root", "workers", "cache", "sampling", "unlabelled", "unlabelled_count"}
+NOT_SELECTING = {
+    "source",
+    "root",
+    "on_bad_image",
+    "workers",
+    "cache",
+    "sampling",
+    "unlabelled",
+    "unlabelled_count",
+}
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
@@ -94,29 +100,10 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
 
 def configure_student(folder: Path, given: dict[str, Any], backbone: str | None = None) -> ClassifierConfig:
     """The configuration of a run that distils the finished run in this folder; `given`: keys to set."""
-    tree = read_run_config(folder)
-    if task_name(tree) != "classifier":
-        raise InputError(f"{shown(folder)}: a run of task {task_name(tree)}: only classifiers are distilled")
-    if not read_result(folder):
-        raise InputError(
-            f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
-        )
-    where = f"{folder}/{CONFIG}"
+    teacher = read_finished_config(folder, "are distilled")
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
-    teacher = validate(ClassifierConfig, set_keys(ClassifierConfig, tree, of_both), where)
-    student = student_config(as_trained(teacher), folder, backbone)
-    own = {key: value for key, value in given.items() if key not in of_both}
-    return validate(ClassifierConfig, set_keys(ClassifierConfig, student.model_dump(mode="json"), own), where)
-
-
-def as_trained(config: ClassifierConfig) -> ClassifierConfig:
-    """The configuration of a finished run, with as many iterations as it took; none is skipped again."""
-    record = parse_record((config.run.pace or {}).get(MAIN_STAGE, ""))
-    if not record:
-        return config if config.run.pace is None else override(config, "run", pace=None)
-    taken, step = list(record.items())[-1]
-    steps = (config.run.iterations or step) - (step - taken)
-    return override(config, "run", iterations=max(steps, 1), pace=None)
+    student = student_config(with_keys(teacher, of_both), folder, backbone)
+    return with_keys(student, {key: value for key, value in given.items() if key not in of_both})
 
 
 def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
@@ -140,7 +127,7 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
 
 def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     """FLOP and seconds of the first stage of a run, which has come to its end."""
-    config = validate(ClassifierConfig, read_run_config(folder), f"{folder}/{CONFIG}")
+    config = read_classifier_config(folder)
     last = find_checkpoint(folder / "checkpoint", "last")
     assert last is not None
     position, _ = read_state(last)
@@ -169,7 +156,7 @@ def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Pl
         raise InputError("method distilled needs run.iterations or run.epochs, not run.minutes")
     weights, checksum = teacher_file(config)
     folder = Path(part.teacher or "")
-    before = validate(ClassifierConfig, read_run_config(folder), f"{folder}/{CONFIG}")
+    before = read_classifier_config(folder)
     method = plan_method(before)
     check_teacher(method.inferences, str(shown(folder)), part.teacher_views, len(method.views))
     if list(plan.train.classes) != read_saved(weights)[0]["classes"]:

@@ -7,7 +7,6 @@ the old ones, then the new. What it trains on is in `growth_images.py`.
 import copy
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import torch
@@ -18,16 +17,16 @@ from sla.errors import InputError, shown
 from sla.factory import load
 from sla.methods import Before, Method, StepContext, method_options
 from sla.methods.unlabelled import JointUnlabelled
-from sla.runs.config import set_keys, task_name, validate
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, read_result, read_run_config
+from sla.runs.folder import read_result
 from sla.runs.images_record import TRAIN
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.tasks.classifier.config import DISTILLED, FEATURES, ClassifierConfig, EarlierData, GrowConfig
-from sla.tasks.classifier.distil import as_trained, forward_flop
+from sla.tasks.classifier.distil import forward_flop
+from sla.tasks.classifier.earlier_run import read_finished_config, with_keys
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
@@ -42,24 +41,15 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     class, so that old classes with few or none are not unlearnt; weight 0 and keep 0 is plain fine-tuning.
     `given`: keys to set.
     """
-    tree = read_run_config(folder)
-    if task_name(tree) != "classifier":
-        raise InputError(f"{shown(folder)}: a run of task {task_name(tree)}: only classifiers grow")
-    result, where = read_result(folder), f"{folder}/{CONFIG}"
-    if not result:
-        raise InputError(
-            f"{shown(folder)}: unfinished; sla train --resume --out {quote(shown(folder))} continues it"
-        )
-    before = as_trained(validate(ClassifierConfig, tree, where))
+    before = read_finished_config(folder, "grow")
     if before.method.name in (DISTILLED, FEATURES):
         hint = "grow its teacher, then distil that run" if before.method.name == DISTILLED else "fit it again"
         raise InputError(f"{shown(folder)}: method {before.method.name} does not grow: {hint}")
-    grown = _grown_config(before, folder, source, result["images"]["train"])
+    grown = _grown_config(before, folder, source, read_result(folder)["images"]["train"])
     plain = given.get("grow.keep") == 0 and given.get("grow.weight") == 0
     if before.method.imbalance == "none" and before.method.criterion is None and not plain:
         grown = override(grown, "method", imbalance="logit-adjust")
-    tree = set_keys(ClassifierConfig, grown.model_dump(mode="json"), given)
-    return validate(ClassifierConfig, tree, where)
+    return with_keys(grown, given)
 
 
 def _grown_config(before: ClassifierConfig, folder: Path, source: str, images: int) -> ClassifierConfig:

@@ -206,7 +206,7 @@ def _choose_model(
         config = fill_missing(config, "data", stored_size=native)
         start = "from scratch" if config.model.weights == "none" else "from given weights"
         if config.method.name == DISTILLED:
-            start = "from its teacher's weights if that has the same backbone"
+            start = "from its teacher's weights if the backbone is the same"
         reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
         config = _choose_method(config)
         # Grey tiny pictures are mostly characters: a mirrored one is another.
@@ -299,7 +299,9 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     epochs = config.run.epochs or (config.run.iterations or LEAST_STEPS) * batch / images
     config = fill_missing(config, "run", evaluations=max(min(20, int(epochs)), 1))
     if config.run.iterations is not None and not quick:
-        reasons.append(f"{config.run.iterations:,} iterations of {batch} images")
+        reasons.append(
+            f"{config.run.iterations:,} iteration{'s' if config.run.iterations > 1 else ''} of {batch} images"
+        )
     return fill_missing(config, "data", workers=min(available_cores(), 8))
 
 

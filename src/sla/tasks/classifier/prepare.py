@@ -131,7 +131,8 @@ def _fix_length(
             changes |= {"evaluations": _evaluations(plan, fitting_in)}
             more = f" and {_student_steps(plan, fitting_in):,} of the student"
             said = f"about {fitting_in:,} iterations{more if plan.config.has_stage(DISTIL) else ''}"
-            progress.message(f"{said} fit into {run.minutes:g} minutes; the schedule follows the clock")
+            time = f"{run.minutes:g} minute{'' if run.minutes == 1 else 's'}"
+            progress.message(f"{said} fit into {time}; the schedule follows the clock")
     config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
     return replace(plan, config=config), total
 

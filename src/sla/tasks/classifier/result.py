@@ -62,7 +62,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     plan, folder = trainer.plan, _run_folder(trainer)
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
-        progress.message(f"testing on {said} images")
+        progress.message(f"evaluating on {said} images")
     quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
     judge = partial(_judge, trainer, progress, {}, quick is not None)
     judged = evaluate_checkpoints(trainer.folder, judge)
@@ -191,8 +191,7 @@ def _infer(
     """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
     (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
     assert dataset is not None
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    passing["what"] = f"{checkpoint} checkpoint on {name}"
+    passing = _passing(trainer, progress, f"{checkpoint} checkpoint on {name}")
     if inferences is not None:
         return infer(model, dataset, _pipeline(model), inferences=inferences, **passing)
     outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
@@ -203,6 +202,11 @@ def _infer(
     return outputs
 
 
+def _passing(trainer: Trainer, progress: Progress, what: str) -> dict[str, Any]:
+    """How a dataset goes through a model; `what` is the name of the pass."""
+    return {"workers": trainer.config.data.workers or 0, "progress": progress, "what": what}
+
+
 def _pipeline(model: Classifier) -> Pipeline:
     return read_preprocessing(model.about).eval_pipeline()
 
@@ -211,8 +215,8 @@ def _say_uncalibrated(found: dict[str, Judged], progress: Progress) -> None:
     for checkpoint, one in found.items():
         failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
         if failed and checkpoint == one.checkpoint:
-            limits = f"calibration of {', '.join(failed)} failed: its temperature is at a limit"
-            progress.message(f"{checkpoint}: {limits}, so its probabilities mean little")
+            limits = f"calibration of {', '.join(failed)} failed (temperature at its limit)"
+            progress.message(f"{checkpoint}: {limits}, so its probabilities are unreliable")
 
 
 def _cross_validated_temperature(
@@ -236,8 +240,7 @@ def _class_means(
     if not trainer.plan.train.counts().all():
         return None
     some = reference_images(trainer.plan.train)
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    features = embed(model, some, pipeline, what="features of training images", **passing)
+    features = embed(model, some, pipeline, **_passing(trainer, progress, "features of training images"))
     return class_means(features, torch.from_numpy(some.targets), model.num_classes)
 
 
@@ -294,8 +297,8 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
 def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
     """The teacher's class logits by inference, to stand beside its student's."""
     assert trainer.teacher is not None
-    passing: dict[str, Any] = {"workers": trainer.config.data.workers or 0, "progress": progress}
-    return infer(trainer.teacher, dataset, trainer.eval_pipeline, what="teacher", **passing).logits
+    passing = _passing(trainer, progress, "teacher")
+    return infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing).logits
 
 
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sla.anytime import AGREEMENT, AnytimeRule
-from sla.augment.flips import flip_pipelines
+from sla.augment.flips import flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
@@ -24,12 +24,13 @@ from sla.progress import QUIET, Progress
 from sla.runs.folder import find_model_file
 from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
-from sla.runs.preprocessing import file_images, read_preprocessing
+from sla.runs.preprocessing import build_train_pipeline, file_images, read_preprocessing
 from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
 from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
+from sla.tasks.classifier.distil import is_distilled
 from sla.tasks.classifier.evaluation import Outputs, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
@@ -124,7 +125,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        return make_table(self.result, self.config.method.name)
+        student = is_distilled(self.config) or self.config.has_stage(DISTIL)
+        return make_table(self.result, self.config.method.name, student)
 
     @property
     def classes(self) -> list[str]:
@@ -139,7 +141,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def uncalibrated(self) -> list[str]:
-        """The kinds of inference that no temperature fits: their probabilities mean little."""
+        """The kinds of inference that could not be calibrated: their probabilities are unreliable."""
         return [inference for inference, value in self.temperatures.items() if at_limit(value)]
 
     @property
@@ -255,14 +257,26 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def ten_crop(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference (one pass) on ten crops of each image, their logits averaged."""
+        self._warn_if_never_mirrored()
         crops = ten_crop_pipelines(self.pipeline, self.preprocessing.resolution)
         dataset = same_classes(dataset, self.classes)
         return infer_averaged("ten-crop", self.model, dataset, crops, inference, **options)
 
     def flips(self, dataset: Dataset, inference: str | None = None, **options: Any) -> Outputs:
         """The kind of inference on each image and its mirror image, their logits averaged."""
+        self._warn_if_never_mirrored()
         dataset, both = same_classes(dataset, self.classes), flip_pipelines(self.pipeline)
         return infer_averaged("flips", self.model, dataset, both, inference, **options)
+
+    def _warn_if_never_mirrored(self) -> None:
+        if self.stage == FEATURES or is_features(self.config):  # its features are of published weights
+            return
+        if not makes_mirror_images(build_train_pipeline(self.config)):
+            warnings.warn(
+                f"{shown(self.folder)}: trained without flips (augment: {self.config.augment}), so averaging "
+                "over mirror images can lower its accuracy",
+                SLAWarning,
+            )
 
     def dataset(
         self, data: Any = None, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET

@@ -4,27 +4,44 @@ from typing import Any
 
 from sla.runs.run import ScoreTable
 from sla.stats import share
-from sla.tasks.classifier.config import FEATURES
+from sla.tasks.classifier.config import DISTILLED, FEATURES
 
 HEADER = ("", "inference", "accuracy %", "95% interval", "ECE %")
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
 STARS = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
 
 
-def make_table(result: dict[str, Any], method: str) -> ScoreTable:
-    """A row for each checkpoint, split and inference of the result of a run with this method."""
+def make_table(result: dict[str, Any], method: str, student: bool = False) -> ScoreTable:
+    """A row for each checkpoint, split and inference of the result of a run with this method.
+
+    Of a `student`, beside which the result has its teacher, each row says whose answer it is. The teacher is
+    the same whichever checkpoint the student has, so its rows are there once.
+    """
     rows, grown = list[tuple[str, ...]](), "grown" in result
     chosen = result.get("chosen") or {"checkpoint": "last", "inference": result.get("headline")}
     for checkpoint, found in result["accuracies"].items():
-        name = checkpoint if checkpoint == FEATURES else f"{method}, {checkpoint}"
         for split in ("test", "val"):
             for inference, scores in found.get(split, {}).items():
+                name = _name_model(method, student, checkpoint, inference)
                 marked = (checkpoint, inference) == (chosen["checkpoint"], chosen["inference"])
                 numbers = _numbers(scores, result["images"][split], grown)
-                rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
+                if name is not None:
+                    rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
     views = result.get("view_accuracy")
     advice = () if views is None else (f"{method}: {views['advice']}",)
     return ScoreTable((*HEADER, *(GROUPS if grown else ())), rows, advice, (STARS,))
+
+
+def _name_model(method: str, student: bool, checkpoint: str, inference: str) -> str | None:
+    """Whose answer a row is; None for a teacher's row that is there already."""
+    if checkpoint == FEATURES:
+        return FEATURES
+    if not student:
+        return f"{method}, {checkpoint}"
+    run = "" if method == DISTILLED else f"{method}, "
+    if inference == DISTILLED:
+        return f"{run}student, {checkpoint}"
+    return f"{run}teacher" if checkpoint == "last" else None
 
 
 def _numbers(scores: dict[str, float], count: int, grown: bool) -> tuple[str, ...]:

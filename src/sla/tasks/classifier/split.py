@@ -122,10 +122,12 @@ def split_images(
                 )
             each = max(round(config.data.hold_out * len(splits.train) / train.num_classes), 1)
             val = selection_set(left_out, each, config.data.hold_out_seed)
-            reasons.append(f"{len(val):,} images that the tail left out are held out to choose on")
+            reasons.append(
+                f"{len(val):,} images that the tail left out are held out to choose the checkpoint"
+            )
     elif val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
-        purpose = "to judge it by" if config.method.name == FEATURES else "to choose on"
+        purpose = "to evaluate it on" if config.method.name == FEATURES else "to choose the checkpoint"
         reasons.append(f"{len(val):,} of the training images are held out {purpose}")
     if config.data.per_class:
         train = limited(train, config.data.per_class, config.run.seed)

@@ -63,9 +63,7 @@ def choose_mode(
     if plan.config.run.device == "cpu" and shutil.which("g++") is None:
         return Mode(False, "eager: there is no g++ to compile with", eager)
     if total * MOST_SAVED < COMPILE_SECONDS:
-        return Mode(
-            False, f"eager: about {total:.0f} s of training are too short to try torch.compile", eager
-        )
+        return Mode(False, f"eager: about {total:.0f} s of training is too short to try torch.compile", eager)
     if not tries:
         return Mode(None, "eager or compiled: both will be timed when the run starts", eager)
     progress.message("trying torch.compile: a minute or two, less when its code is still in the cache")

@@ -11,6 +11,7 @@ from sla.augment.pipelines import strengthen
 from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.images.cache_paths import cache_dir
+from sla.images.channels import ConvertedImages
 from sla.images.content import dataset_keys
 from sla.images.joined import Joiner
 from sla.images.storage import Storage
@@ -190,10 +191,15 @@ def _without_labels(dataset: Dataset, plan: Plan[ClassifierConfig]) -> Dataset:
 
 
 def _check_shape(plan: Plan[ClassifierConfig], source: str, dataset: Dataset) -> Dataset:
-    """The same without labels; refused where its images cannot be in a batch with those of the run."""
-    if dataset.images.shape != plan.train.images.shape:
-        shapes = f"{dataset.images.shape}, not {plan.train.images.shape}"
-        raise InputError(f"{source}: its images are of another shape: {shapes}")
+    """The same without labels; refused where its images cannot be in a batch with those of the run.
+
+    Files are read in colour: for a run of grey images they become grey, as when it predicts them.
+    """
+    channels, wanted = dataset.images.shape[0], plan.train.images.shape
+    if channels != wanted[0] and {channels, wanted[0]} == {1, 3}:
+        dataset = replace(dataset, images=ConvertedImages(dataset.images, wanted[0]))
+    if dataset.images.shape != wanted:
+        raise InputError(f"{source}: its images are of another shape: {dataset.images.shape}, not {wanted}")
     return _without_labels(dataset, plan)
 
 
