@@ -31,7 +31,13 @@ LINES = (
     Line("SLA, all four views in every step, as in the paper, aggregated", "views", "k4-4", "baseline-4", 4),
     Line("SLA, four views, single", "rivals", "sla-single", "baseline", 1),
     Line("student of SLA", "students", "student", "baseline", 1),
-    Line("student of SLA, with more images that have no labels", "students", "student-unlabelled", "baseline", 1),
+    Line(
+        "student of SLA, with more images that have no labels",
+        "students",
+        "student-unlabelled",
+        "baseline",
+        1,
+    ),
 )
 
 
