@@ -155,6 +155,20 @@ def test_training_images_are_known_wherever_they_lie(trained, place, how):
         assert accuracies(Run(place / "run"), data) == accuracies(Run(trained / "run"))
 
 
+def test_files_of_grey_training_images_are_known(tmp_path):
+    """Files are read in colour; the run had the same pictures with one channel."""
+    rng = np.random.default_rng(3)
+    images, labels = rng.integers(0, 256, (60, 8, 8), np.uint8), np.arange(60) % 2
+    grey = SETTINGS | {"model__options": {"width": 4, "in_channels": 1}, "run__iterations": 2}
+    run = sla.fit(images, labels, str(tmp_path / "run"), **grey)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = tmp_path / "files" / str(label) / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    with pytest.warns(SLAWarning, match="36 of the 60 images were trained on and are left out"):
+        assert len(run.dataset(str(tmp_path / "files"))) == 24
+
+
 def test_training_images_alone_are_refused(place, capsys):
     run = Run(place / "run")
     held = {held.name(i) for held in [run.unseen()[0]] for i in range(len(held))}

@@ -127,9 +127,10 @@ def _in_short(results: Results) -> Iterable[Section]:
     if rows:
         words = (
             "Test accuracy in percent of a plain classifier and of SLA at the same training cost, and the "
-            "gain in points with its 95% interval over paired seeds. Of the views one is drawn for each image "
-            "and step unless it says otherwise. C is the training FLOP of a plain classifier that has just "
-            "learnt its images. Few training images, a ResNet-9 with 0.4 million parameters, crops and flips."
+            "gain in points with its 95% interval over paired seeds. Of the views one is drawn for each "
+            "image and step unless it says otherwise. C is the training FLOP of a plain classifier that has "
+            "just learnt its images. Few training images, a ResNet-9 with 0.4 million parameters, crops and "
+            "flips."
         )
         yield Section("In short", [words], [("In short", header, rows)])
 

@@ -326,11 +326,10 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
         splits = splits or self.load_splits(data, on_bad_image, progress)
         record = self.record if by_content else None
-        source = self.config.data.source
         if data is not None:
-            return find_named(record, splits, data, source, self.folder, progress)
+            return find_named(record, splits, data, self.config, self.folder, progress)
         if record is not None and splits is not self.splits:
-            return find_own(record, splits, source, self.folder, progress)
+            return find_own(record, splits, self.config.data.source, self.folder, progress)
         # A run that has just ended, or an old one.
         notes = [unrecorded(self.folder)] if by_content and splits is not self.splits else []
         return find_by_number(self.config, splits, self.result.get("images", {}), self.folder, notes)

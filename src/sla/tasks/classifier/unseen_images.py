@@ -3,6 +3,7 @@
 Of a run from before there was a record, and where no image is to be read, they are found by their number.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from sla.datasets.objects import source_name
 from sla.errors import InputError, shown
+from sla.images.channels import ConvertedImages
 from sla.images.content import dataset_keys
 from sla.images.store import Dataset, Splits
 from sla.progress import Progress
@@ -45,13 +47,20 @@ def find_own(
 
 
 def find_named(
-    record: ImagesRecord | None, splits: Splits, data: Any, source: str, folder: Path, progress: Progress
+    record: ImagesRecord | None,
+    splits: Splits,
+    data: Any,
+    config: ClassifierConfig,
+    folder: Path,
+    progress: Progress,
 ) -> FoundImages:
-    """The test images of the data that are named, else all; `source`: of the run's own data."""
+    """The test images of the data that are named, else all; `config`: of the run."""
     part = next(part for part in (splits.test, splits.val, splits.train) if part is not None)
+    if len(config.model.mean or ()) == 1:  # files are read in colour, and would be taken for new images
+        part = replace(part, images=ConvertedImages(part.images, 1))
     if record is not None:
         return find_other(record, part, place(folder, data), progress)
-    learnt = splits.test is None and same_source(source_name(data), source)
+    learnt = splits.test is None and same_source(source_name(data), config.data.source)
     most = "the run learnt from most of these images; without naming them, those held out are taken"
     note = f"{shown(source_name(data))}: {most}" if learnt else unrecorded(folder)
     return FoundImages(part, OTHER, [note])
