@@ -59,7 +59,7 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     if before.method.imbalance == "none" and before.method.criterion is None and not plain:
         grown = override(grown, "method", imbalance="logit-adjust")
     tree = set_keys(ClassifierConfig, grown.model_dump(mode="json"), given)
-    return validate(ClassifierConfig, tree, where)
+    return validate(ClassifierConfig, tree, "configuration")
 
 
 def _grown_config(before: ClassifierConfig, folder: Path, source: str, images: int) -> ClassifierConfig:
