@@ -40,6 +40,7 @@ def grow(
     from sla.cli.train import print_results, train_one
     from sla.runs.distributed import process_numbers
     from sla.tasks.classifier.grow import configure_growth
+    from sla.tasks.registry import make_config, with_values
 
     given: dict[str, Any] = {
         "data.classes": classes,
@@ -50,10 +51,13 @@ def grow(
         "run.epochs": epochs,
         "data.on_bad_image": on_bad_image,
     }
-    own = Path(run).absolute()
+    own, named = Path(run).absolute(), given_keys(given, assign)
     out = choose_out(out, resume, own.with_name(f"{own.name}-grown"))
     with naming_options(given, assign):
-        settings = configure_growth(Path(run), data, given_keys(given, assign))
+        if resume:  # what is given is compared with what the run has
+            settings = make_config(with_values({}, {"data.source": data, "grow.run": str(own), **named}))
+        else:
+            settings = configure_growth(Path(run), data, named)
     finished = train_one(settings, out, resume, report)
     if process_numbers().rank == 0:
         print_results([finished])

@@ -168,6 +168,10 @@ class TrainingConfig(Part):
         """Keys whose value is chosen when the run starts; a resumed run has already chosen."""
         return ()
 
+    def earlier_run(self) -> str | None:
+        """The run whose weights this one starts from; or what else `model.weights` names."""
+        return self.model.weights
+
 
 Tree = TypeVar("Tree", bound=Part)
 LONGEST = 40  # characters of a value that an error repeats
@@ -194,6 +198,8 @@ def absolute_source(source: str | None) -> str | None:
     """A folder or file as a path that means the same from anywhere; the name of a dataset stays."""
     if source is None:
         return None
+    if not source:
+        raise ValueError("an empty text: the name of a folder or a dataset is needed")
     from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
 
     path = Path(source).expanduser()

@@ -108,7 +108,7 @@ def native_size(source: str) -> int:
     path = Path(source).expanduser()
     if not path.exists():
         load(source)  # says what is wrong
-    return max(choose_size(open_index(path).paths))
+    return max(choose_size(open_index(path, least_classes=1).paths))  # loading counts its classes
 
 
 def choose_input(config: Tree, splits: Splits) -> Tree:

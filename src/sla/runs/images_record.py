@@ -1,11 +1,13 @@
 """Which images a run trained on and which it held out, by content: RUN/images.safetensors.
 
 For each split the keys of its images and their classes, in the run's order. `unused` are those of the source
-that a run left out (`per_class`, `long_tail`), `unlabelled` those that it trained on without labels. Names
+that a run left out (`per_class`, `long_tail`), `unlabelled` those that it trained on without labels, `seen`
+those that the runs trained on which its weights come from, and those that only a student learns from. Names
 and folders play no part: a picture is found again wherever it lies, and one that was trained on is never
 taken for unseen.
 """
 
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 
-from sla.errors import InputError, shown
+from sla.errors import InputError, SLAWarning, shown
 from sla.images.content import KeyKind, dataset_keys, key_kind
 from sla.images.store import Dataset
 from sla.model_file import read_model_file, write_model_file
@@ -24,6 +26,7 @@ from sla.runs.folder import IMAGES
 from sla.runs.plan import Plan
 
 TRAIN, VAL, TEST, UNUSED, UNLABELLED = "train", "val", "test", "unused", "unlabelled"
+SEEN = "seen"
 
 
 class Matched(NamedTuple):
@@ -88,8 +91,13 @@ class ImagesRecord:
 
     def trained_on(self, keys: np.ndarray) -> np.ndarray:
         """Which of these are keys of images that it trained on, with or without labels, bool (n,)."""
-        known = [self.keys[split] for split in (TRAIN, UNLABELLED) if split in self.keys]
-        return np.isin(keys, np.concatenate(known))
+        return np.isin(keys, self.keys_of(TRAIN, UNLABELLED, SEEN))
+
+    def keys_of(self, *splits: str) -> np.ndarray:
+        """The keys of all images of these splits."""
+        return np.concatenate(
+            [np.empty(0, np.uint64), *(self.keys[split] for split in splits if split in self.keys)]
+        )
 
     def _labels(self, split: str) -> Iterable[tuple[Any, str]]:
         if split not in self.keys:
@@ -111,12 +119,46 @@ def make_record(plan: Plan[Any], progress: Progress = QUIET) -> ImagesRecord:
         },
     )
     held = {split: part for split, part in parts.items() if part is not None and len(part)}
-    return ImagesRecord(
+    record = ImagesRecord(
         by,
         {split: dataset_keys(part, progress, by) for split, part in held.items()},
         {split: part.targets for split, part in held.items()},
         {split: part.classes for split, part in held.items()},
     )
+    return _with_seen(record, plan, progress)
+
+
+def _with_seen(record: ImagesRecord, plan: Plan[Any], progress: Progress) -> ImagesRecord:
+    """With what its weights have seen before and what its student learns from, as far as keys compare."""
+    taught = [] if plan.taught is None else [dataset_keys(plan.taught, progress, record.by)]
+    folder = Path(plan.config.earlier_run() or "none")
+    earlier = read_record(folder) if folder.is_dir() else None
+    if earlier is not None and earlier.by == record.by:
+        taught.append(earlier.keys_of(TRAIN, UNLABELLED, SEEN))
+        _warn_of_seen(record, earlier, folder)
+    if not taught:
+        return record
+    keys = np.unique(np.concatenate(taught))
+    none = np.zeros(len(keys), np.int64)
+    return replace(
+        record,
+        keys=record.keys | {SEEN: keys},
+        targets=record.targets | {SEEN: none},
+        classes=record.classes | {SEEN: ("image",)},
+    )
+
+
+def _warn_of_seen(record: ImagesRecord, earlier: ImagesRecord, folder: Path) -> None:
+    """Warn of held-out and test images that the run trained on which the weights come from."""
+    copies = earlier.keys_of(VAL, TEST)  # it had them in two splits, and so did this run
+    for split, what in ((VAL, "held-out"), (TEST, "test")):
+        keys = record.keys_of(split)
+        if count := int((earlier.trained_on(keys) & ~np.isin(keys, copies)).sum()):
+            warnings.warn(
+                f"{shown(folder)}, which this run starts from, trained on {count:,} of the {len(keys):,} "
+                f"{what} images: accuracies on them may be too high",
+                SLAWarning,
+            )
 
 
 def with_recorded_images(

@@ -15,7 +15,8 @@ class Plan(Generic[C_co]):
     """A resolved configuration, the images it trains on, and the reasons for what was chosen.
 
     `pool` has the images that training images, and with `holds_out` the held-out ones too, were taken from.
-    `unlabelled` are more images to train on, without labels.
+    `unlabelled` are more images to train on, without labels; `taught` are those that only a student learns
+    from.
     `deadline` is that of a run that was given minutes, `given` the configuration before anything was chosen.
     """
 
@@ -27,5 +28,6 @@ class Plan(Generic[C_co]):
     pool: Dataset | None = None
     holds_out: bool = False
     unlabelled: Dataset | None = None
+    taught: Dataset | None = None
     deadline: Deadline | None = None
     given: C_co | None = None

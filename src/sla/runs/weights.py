@@ -75,6 +75,13 @@ def origin_resolution(config: TrainingConfig) -> int | None:
     return origin.seen.resolution if origin and origin.seen else None
 
 
+def describe_start(config: TrainingConfig) -> str:
+    """What a run starts from, as its plan says it."""
+    weights = config.model.weights or "none"
+    known = {"none": "from scratch", "pretrained": "from pretrained weights", OWN: "from given weights"}
+    return known.get(weights, f"from the weights of {shown(weights)}")
+
+
 def warn_of_other_input(config: TrainingConfig) -> None:
     """Warn where the weights that a run starts from saw pictures of another size, or other pixel values."""
     weights, model = config.model.weights, config.model

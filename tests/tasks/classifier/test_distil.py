@@ -66,7 +66,7 @@ def test_the_loss_is_a_sum_over_images_and_classes(temperature, share):
 
 def distiller(run, tmp_path, **distil):
     config = configure_student(run.folder, {f"distil.{key}": value for key, value in distil.items()})
-    return Distiller(make_plan(config), tmp_path / "new", Group())
+    return Distiller(plan_run(config), tmp_path / "new", Group())
 
 
 def batch_of(loop, count=6):

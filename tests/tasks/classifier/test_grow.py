@@ -281,6 +281,12 @@ def test_one_more_class_from_a_folder(folders, tiny_settings, stopped):
     assert run.result["images"] == {"train": 4 + 4 + 16, "val": 12, "test": 0}
     assert "exists" in stopped(2, *words)
     assert "Since it grew" in stopped(0, *words, "--keep", "4", "--resume", "--out", folders / "run-grown")
+    on = ("grow", folders / "run", folders / "new", "--no-report", "--resume", "--out", folders / "run-grown")
+    assert "Since it grew" in stopped(0, *on)  # no option needs to be given again
+    assert "cannot resume with another configuration: grow.keep: 5 is not 4" in stopped(2, *on, "--keep", "5")
+    assert "sla: configuration: grow.keep" in stopped(2, *words, "--keep", "-1", "--out", folders / "other")
+    size = ("--set", "data.stored_size=16", "--out", folders / "other")
+    assert "none of the images that it trained on is left in its data, at 16" in stopped(2, *words, *size)
     (folders / "new" / "2" / "bad.png").write_bytes(b"no picture")
     assert "bad.png" in stopped(2, *words, "--out", folders / "other")
     with warnings.catch_warnings():
@@ -292,6 +298,26 @@ def test_one_more_class_from_a_folder(folders, tiny_settings, stopped):
     shutil.copy(next((folders / "old" / "1").iterdir()), folders / "new" / "1" / "a.png")
     said = stopped(2, *words, "--out", folders / "another")
     assert "has 1 already: it grows by new classes" in said
+
+
+def test_what_earlier_runs_trained_on_is_left_out_of_evaluations(folders, tiny_settings, tmp_path):
+    """Old images that are not kept are no unseen ones: the weights come from a run that trained on them."""
+    settings = few(tiny_settings, data__per_class=None, data__hold_out=0.2, method__name="sla")
+    sla.fit(folders / "old", folders / "run", **settings)
+    config = configure_growth(folders / "run", str(folders / "new"), {"grow.keep": 1})
+    grown = train(config, tmp_path / "grown")
+    again = train(configure_student(grown.folder, {}), tmp_path / "student")
+    for run in (grown, again):
+        with pytest.warns(SLAWarning, match="32 of the 40 images were trained on and are left out"):
+            assert len(sla.open_run(run.folder).evaluate(folders / "old").targets) == 8
+
+
+def test_new_images_that_were_trained_on_without_labels_are_pointed_out(folders, tiny_settings, tmp_path):
+    settings = few(tiny_settings, data__per_class=None, data__hold_out=0.2, method__name="sla")
+    sla.fit(folders / "old", folders / "run", data__unlabelled=str(folders / "new"), **settings)
+    config = configure_growth(folders / "run", str(folders / "new"), {})
+    with pytest.warns(SLAWarning, match="trained on 4 of the 12 held-out images: accuracies on them may be"):
+        train(config, tmp_path / "grown")
 
 
 def test_without_the_old_images_only_new_classes_are_judged(folders, tiny_settings, tmp_path):

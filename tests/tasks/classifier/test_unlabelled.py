@@ -290,6 +290,27 @@ def test_a_student_learns_from_the_images_of_its_teacher(semi_run, tmp_path):
     assert loop.cost()["teacher_flop"] == semi_run.result["cost"]["training_flop"]
 
 
+@pytest.mark.parametrize("in_one_run", [False, True])
+def test_what_a_student_learns_from_is_left_out_of_its_evaluations(in_one_run, tiny_settings, tmp_path):
+    flat = digit_files(load("digits").test, range(20), tmp_path / "flat", "{place}.png")
+    folder = digit_files(load("digits").train, range(60), tmp_path / "photos")
+    settings = of_digits(tiny_settings, data__per_class=None, data__unlabelled_count=None)
+    settings |= {"data__unlabelled": None, "run__iterations": 1, "data__hold_out": 0.0, "method__name": "sla"}
+    more = {"stages": "train, distil", "distil__unlabelled": str(flat)} if in_one_run else {}
+    run = sla.fit(folder, tmp_path / "run", **settings, **more)
+    if not in_one_run:
+        run = train(configure_student(run.folder, {"distil.unlabelled": str(flat)}), tmp_path / "student")
+    other = digit_files(load("digits").test, range(25), tmp_path / "other")
+    with pytest.warns(SLAWarning, match="20 of the 25 images were trained on and are left out"):
+        assert len(run.evaluate(other).targets) == 5
+
+
+def test_a_student_finds_its_images_before_its_teacher_trains(tiny_settings):
+    settings = of_digits(tiny_settings, stages="train, distil", distil__unlabelled="no-folder")
+    with pytest.raises(InputError, match="no-folder: there is no such folder or dataset"):
+        plan_run(plan_of(settings).config)
+
+
 def test_a_student_of_a_teacher_that_left_them_out_has_none(tiny_settings, tmp_path):
     settings = of_digits(tiny_settings, method__name="da", run__iterations=1)
     with pytest.warns(SLAWarning, match="da learns nothing"):
@@ -321,6 +342,10 @@ def test_objects_without_labels(tiny_settings, tmp_path, stop_at):
         ({"data__unlabelled": "no-folder"}, "no-folder: there is no such folder or dataset"),
         ({"data__per_class": None}, "no image is left that is not labelled, held out or a test image"),
         ({"method__confidence": 1.5}, "method.confidence"),
+        (
+            {"data__unlabelled": ""},
+            "data.unlabelled: an empty text: the name of a folder or a dataset is needed",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(settings, words, tiny_settings):

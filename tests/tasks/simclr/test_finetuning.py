@@ -68,6 +68,15 @@ def test_without_labels_there_are_no_scores(folders, tmp_path):
     assert sla.open_run(tmp_path / "run").result["accuracies"] == {"last": {"step": 1}}
 
 
+def test_a_csv_with_one_label_is_pictures_without_labels(folders, tmp_path):
+    names = sorted(path.name for path in (folders / "flat").iterdir())
+    lines = ["path,label", *(f"{folders / 'flat' / name},all" for name in names)]
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    said = sla_command("pretrain", tmp_path / "list.csv", "--dry-run", "--backbone", "resnet8")
+    assert "no labelled images, so no scores" in said
+    assert "80 images to train on, without labels" in said
+
+
 @pytest.mark.parametrize("method", ["baseline", "sla+sd"])
 def test_training_starts_from_its_backbone_and_leaves_the_head_behind(method, pretrained, folders, tmp_path):
     out, _ = pretrained
@@ -81,6 +90,25 @@ def test_training_starts_from_its_backbone_and_leaves_the_head_behind(method, pr
     own = tuned.model.backbone.state_dict()
     assert own.keys() == given.keys()
     assert all(torch.equal(own[name], given[name]) for name in own)
+
+
+def test_the_plan_names_the_run_that_it_starts_from(pretrained, folders, tmp_path):
+    words = ("train", folders / "labelled", "--weights", pretrained[0], "--dry-run")
+    with pytest.warns(SLAWarning, match="too small to spare 10%"):
+        said = sla_command(*words)
+    assert f"resnet8, from the weights of {pretrained[0]}, at 8 pixels" in said
+    steps = next(line.split()[0] for line in said.splitlines() if "iterations of" in line)
+    assert int(steps.replace(",", "")) >= 2000  # as long as from scratch: docs/training.md
+
+
+def test_pictures_that_it_saw_are_pointed_out_and_are_not_unseen(folders, tmp_path):
+    """Held-out pictures of the labelled folder that are in the flat one too, and others by their name."""
+    tree = {"task": "simclr", "data": {"source": str(folders / "labelled"), "hold_out": 0, "workers": 0}}
+    tree |= {"model": {"backbone": "resnet8"}, "run": {"iterations": 1, "batch_size": 8}}
+    before = train(make_config(tree), tmp_path / "before")
+    with pytest.warns(SLAWarning, match="this run starts from, trained on 1. of the 1. held-out"):
+        tuned = sla.fit(folders / "labelled", tmp_path / "tuned", model__weights=str(before.folder), **TUNED)
+    assert tuned.record.trained_on(before.record.keys["train"]).all()
 
 
 def test_weights_that_do_not_fit_are_one_line(pretrained, folders, tmp_path):
@@ -179,7 +207,7 @@ def test_a_person_with_many_pictures_and_few_labels(tmp_path, monkeypatch):
     digit_files(DIGITS.test, range(40), tmp_path / "new", "{place}-{label}.png")
     words = ("--backbone", "resnet8", "--iterations", 120, "--batch-size", 64)
     sla_command("pretrain", "flat", "--labelled", "few", *words)
-    sla_command("train", "few", "--weights", "runs/flat-pretrained", "--iterations", 150, "--no-report")
+    sla_command("train", "few", "--weights", "runs/flat-pretrained", "--iterations", 1000, "--no-report")
     said = sla_command("predict", "runs/few", "new", "--json")
     answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     right = [answer["file"].rpartition("-")[2][0] == answer["class"] for answer in answers]

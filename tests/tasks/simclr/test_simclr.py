@@ -14,6 +14,7 @@ import sla
 from commands import sla as sla_command
 from refusals import refused
 from sla.datasets.load import load
+from sla.errors import SLAError
 from sla.images.store import Splits
 from sla.runs.checkpoint import find_checkpoint
 from sla.runs.distributed import Group
@@ -203,7 +204,15 @@ def test_what_cannot_be_is_refused(more, words, tmp_path):
 
 def test_one_image_is_refused(tmp_path):
     config, one = settings(run__batch_size=None, data__hold_out=0), Splits("one", SMALL.subset([0]))
-    refused("one image alone is not enough", train, config, tmp_path / "run", splits=one)
+    refused("one image is not enough", train, config, tmp_path / "run", splits=one)
+
+
+def test_features_that_diverged_are_one_line(trainer):
+    """The loss can be finite where the weights are already so large that features are not."""
+    with torch.no_grad():
+        next(trainer.model.backbone.parameters()).fill_(torch.inf)
+    with pytest.raises(SLAError, match="NaN or infinite: the weights are damaged, or training diverged"):
+        trainer.evaluate()
 
 
 def test_some_of_the_images_are_chosen_by_the_seed():

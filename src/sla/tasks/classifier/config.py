@@ -279,6 +279,10 @@ class ClassifierConfig(TrainingConfig):
         views = ("method.views", "method.name") if self.method.views == AUTO else ()
         return (*views, "method.imbalance") if self.method.imbalance == AUTO else views
 
+    def earlier_run(self) -> str | None:
+        """The run that it adds classes to, or its teacher's; else as any run."""
+        return self.grow.run or self.distil.teacher or super().earlier_run()
+
 
 def student_share(config: ClassifierConfig, fresh: bool = False) -> float:
     """Steps of a student, as a fraction of its teacher's; `fresh`: it has another backbone."""

@@ -20,6 +20,7 @@ from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
 from sla.factory import load, read_saved
 from sla.heads import JointHead
+from sla.images.content import dataset_keys
 from sla.labels import MixedTarget, Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
@@ -44,7 +45,7 @@ from sla.tasks.classifier.config import (
 from sla.tasks.classifier.earlier_run import read_classifier_config, read_finished_config, with_keys
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import find_unlabelled, join_datasets, step_passes
+from sla.tasks.classifier.unlabelled import join_datasets, step_passes
 
 # Images are found again by content.
 NOT_SELECTING = {
@@ -208,7 +209,8 @@ class Distiller(Trainer):
                 "distil.mix: mixed images need answers of their own, and labels: leave out distil.cached and "
                 "images without labels"
             )
-        more, keys = find_unlabelled(plan)
+        more = plan.taught or plan.unlabelled  # its own, else those that its teacher learnt from
+        keys = np.empty(0, np.uint64) if more is None else dataset_keys(more)
         super().__init__(plan, folder, group)
         self.labelled = len(plan.train)
         if more is not None:

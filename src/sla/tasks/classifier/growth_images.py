@@ -137,6 +137,11 @@ def _old_images(
     record, name = read_earlier_record(config), shown(config.grow.run or "")
     matched = record.match(old, dataset_keys(old, progress, record.by), [TRAIN, VAL, UNUSED])
     if gone := matched.gone[TRAIN] + matched.gone[VAL]:
+        if config.grow.keep and matched.gone[TRAIN] == record.count(TRAIN):
+            raise InputError(
+                f"{name}: none of the images that it trained on is left in its data, at "
+                f"{old.images.shape[2]} pixels; --keep 0 grows without images of the old classes"
+            )
         warnings.warn(f"{gone:,} of the images that {name} trained on or held out are gone", SLAWarning)
     trained, workers = old.subset(matched.places[TRAIN]), config.data.workers or 0
     kept = choose_kept(load(weights), trained, config.grow.keep, workers, progress)

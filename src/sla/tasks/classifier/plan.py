@@ -31,7 +31,7 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines, build_train_pipeline
-from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
+from sla.runs.weights import describe_start, origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import (
     AUTO,
@@ -80,7 +80,7 @@ def make_plan(
     elif splits is not None:
         grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
         config = fill_missing(config, "data", stored_size=native)
-    elif config.is_grown:  # with everything as in the run before
+    elif config.data.earlier:  # with everything as in the run before
         grey, native = False, config.data.stored_size or 1
     else:
         grey, native = _native(config)
@@ -204,7 +204,7 @@ def _choose_model(
             config, "model", backbone=small_backbone(slow), weights="none", resolution=native
         )
         config = fill_missing(config, "data", stored_size=native)
-        start = "from scratch" if config.model.weights == "none" else "from given weights"
+        start = describe_start(config)
         if config.method.name == DISTILLED:
             start = "from its teacher's weights if the backbone is the same"
         reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
@@ -228,8 +228,9 @@ def _choose_model(
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
     config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7))
-    start = "from pretrained weights" if config.model.weights != "none" else "from scratch"
-    reasons.append(f"{why}{config.model.backbone} {start}, at {config.model.resolution} pixels")
+    reasons.append(
+        f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
+    )
     smallest = 0.35 if config.model.weights != "none" else 0.2
     return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
 
@@ -291,7 +292,8 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         # Steps with some of the views cost less, so there are more of them.
         least, views = LEAST_STEPS * (config.run.batch_size or 1) / images, _count_views(config)
         times = max(views / (config.method.views_per_step or views), 1)
-        config = fill_missing(config, "run", epochs=20.0 if tuned else times * max(60.0, round(least, 1)))
+        short = tuned and (config.model.resolution or 0) > TINY  # that is for photographs
+        config = fill_missing(config, "run", epochs=20.0 if short else times * max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)

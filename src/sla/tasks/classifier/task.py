@@ -27,15 +27,19 @@ from sla.tasks.classifier.result import make_result
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.time_shares import keep_pace, paced
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import find_taught
 from sla.tasks.task import Task
 
 
 def plan_run(
     config: ClassifierConfig, splits: Splits | Objects | None = None, progress: Progress = QUIET
 ) -> Plan[ClassifierConfig]:
-    """The plan of a run with a teacher has that too."""
+    """The plan of a run with a teacher has that too, that of a student its unlabelled images."""
     plan = make_plan(config, splits, progress)
-    return plan_student(plan, progress) if is_distilled(config) else plan
+    plan = plan_student(plan, progress) if is_distilled(config) else plan
+    return (
+        replace(plan, taught=find_taught(plan)) if is_distilled(config) or config.has_stage(DISTIL) else plan
+    )
 
 
 def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:

@@ -83,7 +83,7 @@ def add_unlabelled(
     else:
         there = _read(plan, data.unlabelled, progress) if given is None else given
         found = _check_shape(plan, source, there)
-    rest, _ = _leave_out(found, plan, "" if own else source, [plan.train], progress)
+    rest = _leave_out(found, plan, "" if own else source, [plan.train], progress)
     if not len(rest):
         raise InputError(f"{source}: no image is left that is not labelled, held out or a test image")
     count = data.unlabelled_count or len(rest)
@@ -109,20 +109,17 @@ def _learns(config: ClassifierConfig) -> bool:
     return config.method.name == DISTILLED or bool(_method(config).unlabelled_parts)
 
 
-def find_unlabelled(plan: Plan[ClassifierConfig]) -> tuple[Dataset | None, np.ndarray]:
-    """The unlabelled images of a student, and their content keys; those that it evaluates on are left out.
-
-    Those of `distil.unlabelled`, else those that its teacher learnt from.
-    """
+def find_taught(plan: Plan[ClassifierConfig]) -> Dataset | None:
+    """The images of `distil.unlabelled`, without those that the run evaluates on."""
     source = plan.config.distil.unlabelled
     if source is None:
-        return plan.unlabelled, NO_KEYS if plan.unlabelled is None else dataset_keys(plan.unlabelled)
+        return None
     found = _check_shape(plan, shown(source), _read(plan, source))
     own = same_source(source, plan.config.data.source)  # of which some were left out on purpose
-    rest, keys = _leave_out(found, plan, "" if own else shown(source))
+    rest = _leave_out(found, plan, "" if own else shown(source))
     if not len(rest):
         raise InputError(f"{shown(source)}: no image is left to learn from")
-    return rest, keys
+    return rest
 
 
 def pair_batches(labelled: Iterable[Batch], unlabelled: Iterable[Batch]) -> Iterator[Batch]:
@@ -167,8 +164,8 @@ def _leave_out(
     source: str,
     labelled: Sequence[Dataset] = (),
     progress: Progress = QUIET,
-) -> tuple[Dataset, np.ndarray]:
-    """The images that are not held out, tested on or labelled, and their keys.
+) -> Dataset:
+    """The images that are not held out, tested on or labelled.
 
     `source`: what to call them where some are left out because they are held-out or test images.
     """
@@ -182,8 +179,7 @@ def _leave_out(
     if source and judged.any():
         count = f"{int(judged.sum()):,} of {len(keys):,}"
         warnings.warn(f"{source}: {count} images are held-out or test images: left out", SLAWarning)
-    places = np.flatnonzero(~(judged | among(labelled)))
-    return dataset.subset(places), keys[places]
+    return dataset.subset(np.flatnonzero(~(judged | among(labelled))))
 
 
 def _without_labels(dataset: Dataset, plan: Plan[ClassifierConfig]) -> Dataset:

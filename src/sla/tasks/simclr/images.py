@@ -44,7 +44,12 @@ def load_images(data: SimCLRData, progress: Progress = QUIET, source: str | None
     source, size = source or data.source, data.stored_size
     cache = cache_dir() / "images" if data.cache else None
     if has_labels(source):
-        options = {"on_bad_image": data.on_bad_image, "cache": cache, "progress": progress}
+        options = {
+            "on_bad_image": data.on_bad_image,
+            "cache": cache,
+            "progress": progress,
+            "least_classes": 1,
+        }
         return load(source, root=data.root, size=size, **options)  # type: ignore[arg-type]
     storage = Storage((size, size) if size else None, data.on_bad_image, cache, progress=progress)
     return Splits(source, load_pictures(source, storage))

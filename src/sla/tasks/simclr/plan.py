@@ -2,8 +2,8 @@
 
 import math
 
-from sla.datasets.objects import Objects
-from sla.errors import InputError
+from sla.datasets.objects import Objects, source_name
+from sla.errors import InputError, shown
 from sla.images.files import available_cores
 from sla.images.store import Splits
 from sla.progress import QUIET, Progress
@@ -25,7 +25,7 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines
-from sla.runs.weights import origin_resolution, warn_of_other_input, with_origin
+from sla.runs.weights import describe_start, origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.simclr.config import SimCLRConfig
 from sla.tasks.simclr.images import choose_images, find_size, load_images
 
@@ -58,7 +58,7 @@ def make_plan(
     config = with_policies(measure_backbone(choose_input(config, splits)))
     train, val, pool, holds_out = choose_images(config, splits, reasons, progress)
     config = _choose_training(config, len(train), native, reasons)
-    _check(config, len(train))
+    _check(config, len(train), source_name(config.data.source))
     test = splits.test if splits.test is not None and splits.test.classes == train.classes else None
     return Plan(config, train, val, test, tuple(reasons), pool, holds_out)
 
@@ -75,9 +75,7 @@ def _choose_model(config: SimCLRConfig, native: int, grey: bool, reasons: list[s
     seen = config.model.resolution or size
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7) if large else native)
-    start = {"none": "from scratch", "pretrained": "from pretrained weights"}.get(
-        config.model.weights or "", f"from {config.model.weights}"
-    )
+    start = describe_start(config)
     reasons.append(f"{config.model.backbone} {start}, at {seen} pixels, on {config.run.device}")
     # Small crops of small pictures show nothing. Grey pictures are mostly characters: no mirror images.
     augment = "resized(0.08), flip, jitter(0.8, 0.8, 0.8, 0.2, 0.8), grey(0.2)"
@@ -116,11 +114,11 @@ def _choose_training(config: SimCLRConfig, images: int, native: int, reasons: li
     return fill_missing(config, "data", workers=min(available_cores(), 8))
 
 
-def _check(config: SimCLRConfig, images: int) -> None:
+def _check(config: SimCLRConfig, images: int, source: str) -> None:
     """Refuse what could only fail later."""
     batch, processes = config.run.batch_size or 0, process_numbers().world_size
     if images < 2:
-        raise InputError("contrastive learning tells images apart: one image alone is not enough")
+        raise InputError(f"{shown(source)}: contrastive learning tells images apart: one image is not enough")
     if batch > images:
         raise InputError(f"run.batch_size: {batch} of {images:,} images: an image would be its own negative")
     if batch % processes:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sla.augment.ops import Pipeline
+from sla.errors import SLAError
 from sla.images.store import Dataset
 from sla.runs.evaluation import iterate_eval
 from sla.tasks.classifier.linear_fit import cross_validate, fit_reduced, reduce
@@ -29,7 +30,13 @@ def embed(model: SimCLRModel, dataset: Dataset, pipeline: Pipeline, **passing: A
         images = pipeline(batch.images, batch.draws, batch.aspect)
         features = model.features(images.contiguous(memory_format=torch.channels_last))
         found.append(F.normalize(features.float(), dim=1).cpu())
-    return torch.cat(found)
+    whole = torch.cat(found)
+    if bad := int((~whole.isfinite().all(1)).sum()):
+        raise SLAError(
+            f"the features of {bad:,} of {len(whole):,} images are NaN or infinite: the weights are damaged, "
+            "or training diverged"
+        )
+    return whole
 
 
 def neighbour_votes(
