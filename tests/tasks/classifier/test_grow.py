@@ -284,7 +284,9 @@ def test_one_more_class_from_a_folder(folders, tiny_settings, stopped):
     on = ("grow", folders / "run", folders / "new", "--no-report", "--resume", "--out", folders / "run-grown")
     assert "Since it grew" in stopped(0, *on)  # no option needs to be given again
     assert "cannot resume with another configuration: grow.keep: 5 is not 4" in stopped(2, *on, "--keep", "5")
-    assert "sla: configuration: grow.keep" in stopped(2, *words, "--keep", "-1", "--out", folders / "other")
+    assert "sla: --keep: Input should be greater" in stopped(
+        2, *words, "--keep", "-1", "--out", folders / "other"
+    )
     size = ("--set", "data.stored_size=16", "--out", folders / "other")
     assert "none of the images that it trained on is left in its data, at 16" in stopped(2, *words, *size)
     (folders / "new" / "2" / "bad.png").write_bytes(b"no picture")

@@ -32,7 +32,7 @@ from sla.tasks.classifier.distil import Distiller, configure_student, second_sta
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import find_unlabelled
+from sla.tasks.classifier.unlabelled import find_taught
 from sla.tasks.registry import make_config
 
 CONSISTENT = {"method__name": "sla", "method__consistency_weight": 1.0, "method__confidence": 0.105}
@@ -105,7 +105,7 @@ def test_images_of_a_folder_are_known_by_content(tmp_path, tiny_settings):
 def planned_with_unlabelled(settings):
     """The plan, and its unlabelled images, of training or of a student."""
     plan = plan_of(settings)
-    return plan, plan.unlabelled or find_unlabelled(plan)[0]
+    return plan, plan.unlabelled or find_taught(plan)
 
 
 @pytest.mark.parametrize("key", ["data__unlabelled", "distil__unlabelled"])

@@ -267,7 +267,10 @@ def _count_views(config: ClassifierConfig) -> int:
 
 def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
     """Batch, optimiser, and how long."""
-    tuned, quick = config.model.weights != "none", is_features(config)
+    # Weights of another run of small pictures are trained as from scratch: gentler settings were worse
+    # (`sla reproduce semi-pilots`).
+    tuned = config.model.weights != "none" and (config.model.resolution or 0) > TINY
+    quick = is_features(config)
     if quick:
         config = fill_missing(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), process_numbers().world_size
@@ -292,8 +295,7 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         # Steps with some of the views cost less, so there are more of them.
         least, views = LEAST_STEPS * (config.run.batch_size or 1) / images, _count_views(config)
         times = max(views / (config.method.views_per_step or views), 1)
-        short = tuned and (config.model.resolution or 0) > TINY  # that is for photographs
-        config = fill_missing(config, "run", epochs=20.0 if short else times * max(60.0, round(least, 1)))
+        config = fill_missing(config, "run", epochs=20.0 if tuned else times * max(60.0, round(least, 1)))
     batch = config.run.batch_size or 1
     if config.run.iterations is None and config.run.epochs is not None:
         iterations = max(math.ceil(config.run.epochs * images / batch), 1)
