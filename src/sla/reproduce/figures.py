@@ -37,10 +37,12 @@ BY_COST = {  # cells that make a line of the figure of students
         "views baseline-2",
         "views baseline-4",
         "students baseline",
+        "views baseline-8",
     ],
     "SLA, one view per step, one pass": ["rivals sla-single"],
-    "SLA, one view per step, four passes": ["views k1-1", "views k1-2", "views k1-4"],
+    "SLA, one view per step, four passes": ["views k1-1", "views k1-2", "views k1-4", "views k1-8"],
     "student, one pass": ["students student"],
+    "student with images without labels, one pass": ["students student-unlabelled"],
     "SLA+SD as in the paper, one pass": ["students paper"],
 }
 
