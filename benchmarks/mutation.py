@@ -21,9 +21,11 @@ from tables import REPOSITORY, Table
 
 MODULES = ("labels", "views", "criteria", "imbalance", "losses", "linear_loss", "heads", "inference")
 MODULES += ("anytime",)  # and those of methods/
-NAMES = ("anytime", "classifier", "extensions", "heads", "imbalance", "inference", "labels", "linear_loss")
-NAMES += ("losses", "many_classes", "meta_device", "methods", "mixed_targets", "returned", "students")
-NAMES += ("unlabelled", "views")
+TESTS = ("anytime", "classifier", "extensions", "heads", "imbalance", "inference", "labels", "linear_loss")
+TESTS += ("losses", "many_classes", "meta_device", "methods", "mixed_targets", "recorded", "returned")
+TESTS += ("students", "unlabelled", "views")
+FILES = [f"tests/test_{name}.py" for name in TESTS]
+FILES += [f"tests/tasks/classifier/test_{name}.py" for name in ("distil", "features", "unlabelled")]
 COLUMNS = ("module", "mutants", "tried", "killed", "timed_out", "survived", "explained")
 TABLE = Table("mutation", "docs/trust.md", COLUMNS)
 REASONS = Path(__file__).with_suffix(".yaml")
@@ -97,8 +99,7 @@ def main() -> None:
     chosen = [mutant for source in sources for mutant in sample(source.mutants, given.sample)]
     last = read_outcomes() if given.again else {}
     kept = {mutant.key: last[mutant.key] for mutant in chosen if mutant.key in last}
-    files = [f"tests/test_{name}.py" for name in NAMES if Path(f"tests/test_{name}.py").exists()]
-    campaign = Campaign(core(), files, BUILD, kept)
+    campaign = Campaign(core(), FILES, BUILD, kept)
     campaign.run([mutant for mutant in chosen if kept.get(mutant.key, SURVIVED) == SURVIVED])
     report(sources, campaign.outcomes)
 

@@ -32,7 +32,6 @@ from mutants import Key, Mutant, Source, changed_functions, lines_of, roots
 from tables import REPOSITORY
 
 OPTIONS = ("-q", "-s", "-m", "not slow and not network", "-p", "no:cacheprovider", "-p", "no:xdist")
-TRAINED = {"finished_run", "baseline_run"}  # fixtures of tests that are left out: each would train a model
 LONGEST = 3.0  # CPU seconds of a test that is run
 MOST = 6.0  # CPU seconds of all tests that are run for a mutant
 SPARE = 8.0  # CPU seconds that they may take beyond three times that
@@ -160,7 +159,8 @@ class Tracer:
 def measure(session: pytest.Session, paths: set[str], known: Tests) -> Tests:
     """Add to what is known the tests that pass and are fast enough, and the lines they run."""
     for item in session.items:
-        if item.nodeid in known.seconds or not TRAINED.isdisjoint(getattr(item, "fixturenames", ())):
+        trains = any(name.endswith("_run") for name in getattr(item, "fixturenames", ()))
+        if trains or item.nodeid in known.seconds:
             continue
         tracer, failed, before = Tracer(paths), session.testsfailed, time.process_time()
         tracer.start()
