@@ -272,6 +272,8 @@ def lines_of(code: CodeType | None) -> set[int]:
 def changed_functions(source: Source, mutant: Mutant) -> list[tuple[tuple[str, int], CodeType]] | None:
     """The functions whose code differs, if nothing else does; None if the module must be imported anew."""
     before, after = source.compile(), source.compile(mutant)
+    if before == after:
+        raise ValueError(f"a mutant that changes nothing: {mutant.key}")
     if _skeleton(before) != _skeleton(after):
         return None
     old, new = roots(before), roots(after)

@@ -159,7 +159,8 @@ class Tracer:
 def measure(session: pytest.Session, paths: set[str], known: Tests) -> Tests:
     """Add to what is known the tests that pass and are fast enough, and the lines they run."""
     for item in session.items:
-        trains = any(name.endswith("_run") for name in getattr(item, "fixturenames", ()))
+        fixtures = getattr(item, "fixturenames", ())
+        trains = any(name.endswith("_run") or name == "tiny_settings" for name in fixtures)
         if trains or item.nodeid in known.seconds:
             continue
         tracer, failed, before = Tracer(paths), session.testsfailed, time.process_time()
@@ -267,7 +268,7 @@ class Campaign:
         """What is known of the tests; those in changed files are measured again."""
         cache, digests = self.folder / "mutation-tests.pickle", {}
         texts = [source.path.read_bytes() for source in self.sources]
-        for name in self.files:
+        for name in dict.fromkeys(name.partition("::")[0] for name in self.files):
             digests[name] = hashlib.sha256(b"".join([Path(name).read_bytes(), *texts])).hexdigest()
         known = pickle.loads(cache.read_bytes()) if cache.exists() else Tests()
         known = known.without_changed(digests)

@@ -1,5 +1,7 @@
 """Losses of images without labels, and of a model that has grown: against loops written out by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from brute_force import log_softmax
 from refusals import refused
 from sla.losses import consistency_loss, growth_loss, marginal_view_loss, view_loss
 from sla.methods import SLA, Before, RememberedSLA, StepContext, Unlabelled
+from sla.methods.unlabelled import rising_trust
 from sla.views import Rotation
 
 B, D, N, M = 3, 5, 3, 4
@@ -219,3 +222,10 @@ def test_answers_that_cannot_be_are_refused():
     for trust in (-3.0, float("nan"), float("inf")):
         refused("trust must be a number of at least 0", loss, more, answers=torch.zeros(4, 3), trust=trust)
     refused("has no image", loss, more[:0], answers=torch.zeros(0, 3))
+
+
+def test_trust_in_answers_rises_to_one_in_the_first_half_of_the_run():
+    found = [rising_trust(step, 8) for step in range(9)]
+    by_hand = [-5.0, -2.8125, -1.25, -0.3125, 0, 0, 0, 0, 0]  # -5 (1 - t)^2 at t = 0, 1/4, 1/2, 3/4, 1
+    assert found == pytest.approx([math.exp(power) for power in by_hand])
+    assert rising_trust(0, 0) == pytest.approx(math.exp(-5))  # a run of unknown length
