@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import brute_force as brute
 import sla
 from refusals import refused
+from sla.losses import first_logits, own_logits, view_loss
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
 
@@ -255,3 +256,26 @@ def test_pure_functions_compile_without_a_graph_break():
     compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
     for a, b in zip(compiled(*arguments), everything(*arguments), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_temperatures_and_view_logits_that_cannot_be():
+    refused("above 0, not inf", sla.distillation_loss, JOINT, CLASSES[:6], 4, math.inf)
+    for shape in ((6,), (5, 4), (2, 4, 4)):
+        refused("view logits must be (B*M, M)", view_loss, torch.zeros(shape))
+    refused("joint logits must have a row", sla.sla_loss, torch.zeros(6, 4, 20), TARGET, 4)
+
+
+def test_answers_of_teachers_have_no_gradient():
+    joint, views = torch.randn(6, 12, requires_grad=True), torch.tensor([[0, 2], [3, 1], [1, 0]])
+    for found in (own_logits(joint, 4, views), first_logits(joint, 4, 2, views), first_logits(joint)):
+        assert not found.requires_grad
+    by_hand = [
+        [(joint[2 * b, i * 4 + views[b, 0]] + joint[2 * b + 1, i * 4 + views[b, 1]]) / 2 for i in range(3)]
+        for b in range(3)
+    ]
+    assert own_logits(joint, 4, views).tolist() == [
+        pytest.approx([float(x.detach()) for x in row]) for row in by_hand
+    ]
+    first = [[float(joint[2 * b, i * 4 + views[b, 0]].detach()) for i in range(3)] for b in range(3)]
+    assert first_logits(joint, 4, 2, views).tolist() == [pytest.approx(row) for row in first]
+    assert torch.equal(first_logits(joint, 4, 2), joint[::2, ::4])

@@ -229,3 +229,9 @@ def test_trust_in_answers_rises_to_one_in_the_first_half_of_the_run():
     by_hand = [-5.0, -2.8125, -1.25, -0.3125, 0, 0, 0, 0, 0]  # -5 (1 - t)^2 at t = 0, 1/4, 1/2, 3/4, 1
     assert found == pytest.approx([math.exp(power) for power in by_hand])
     assert rising_trust(0, 0) == pytest.approx(math.exp(-5))  # a run of unknown length
+
+
+def test_an_answer_of_exactly_the_confidence_counts():
+    joint = logits(2 * M, 2 * M)
+    _, confident = consistency_loss(joint, torch.zeros(2, 2), M, 0.5)
+    assert confident.item() == 1
