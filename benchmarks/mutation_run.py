@@ -33,7 +33,7 @@ from tables import REPOSITORY
 
 OPTIONS = ("-q", "-s", "-m", "not slow and not network", "-p", "no:cacheprovider", "-p", "no:xdist")
 LONGEST = 3.0  # CPU seconds of a test that is run
-MOST = 6.0  # CPU seconds of all tests that are run for a mutant
+MOST = 3.0  # CPU seconds of all tests that are run for a mutant
 SPARE = 8.0  # CPU seconds that they may take beyond three times that
 MEMORY = 8 << 30  # bytes of a process with a mutant
 OUTCOMES = "mutation.jsonl"  # what became of each mutant, in the order of trying

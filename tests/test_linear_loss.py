@@ -240,3 +240,24 @@ def test_shapes_that_do_not_fit_are_refused():
     features, weight, bias = made()
     words, target = "needs features (B, D) and a target (B,), not (11, 5) and (10,)", torch.zeros(10).long()
     refused(words, linear_cross_entropy, features, weight, bias, target)
+
+
+class Learnt(sla.CrossEntropy):
+    """One whose scale is learnt, which the loss in parts would give no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def of_linear(self, input, weight, bias, target):
+        return self.scale * super().of_linear(input, weight, bias, target)
+
+
+def test_logits_are_held_up_to_a_size_and_beyond_it_where_they_must_be(monkeypatch):
+    head, features, target = JointHead(WIDTH, CLASSES, 1), torch.randn(3, WIDTH), torch.tensor([0, 1, 2])
+    ours = (sla.cross_entropy, sla.CrossEntropy(), LDAM(COUNTS), LogitAdjusted(COUNTS))
+    for large, held in ((10**9, True), (10, True), (9, False), (0, False)):
+        monkeypatch.setattr(losses, "LARGE", large)
+        for criterion in ours:
+            assert torch.is_tensor(losses.head_logits(head, features, target, criterion)) == held
+        assert torch.is_tensor(losses.head_logits(head, features, target, Learnt()))

@@ -279,3 +279,21 @@ def test_answers_of_teachers_have_no_gradient():
     first = [[float(joint[2 * b, i * 4 + views[b, 0]].detach()) for i in range(3)] for b in range(3)]
     assert first_logits(joint, 4, 2, views).tolist() == [pytest.approx(row) for row in first]
     assert torch.equal(first_logits(joint, 4, 2), joint[::2, ::4])
+
+
+@pytest.mark.parametrize("make", [sla.cross_entropy, sla.focal_loss])
+def test_a_few_large_losses_of_half_precision_are_summed_in_float32(make):
+    logits = torch.tensor([[6e4, 0.0]] * 4, dtype=torch.float16)
+    assert make(logits, torch.ones(4).long()).item() == pytest.approx(float(logits[0, 0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_whole_type_mean_the_same(dtype):
+    """As an index, uint8 would be taken for a mask."""
+    torch.manual_seed(0)
+    logits, a, b = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), torch.tensor([1, 1, 0, 2])
+    weight = torch.tensor([0.5, 1.0, 2.0])
+    for criterion in (sla.CrossEntropy(weight), sla.LDAM([5, 3, 1], weight), sla.Focal(weight=weight)):
+        assert torch.equal(criterion(logits, a.to(dtype)), criterion(logits, a))
+        mixed = criterion(logits, sla.MixedTarget(a.to(dtype), b.to(dtype), 0.3))
+        assert torch.equal(mixed, criterion(logits, sla.MixedTarget(a, b, 0.3)))

@@ -256,7 +256,8 @@ def test_rotations_of_a_batch_without_channels_and_colours_of_points():
     assert sla.ColorPermutation().apply(points, 5).tolist() == [[3, 2, 1]]
     refused("needs 3 channels, not a batch of shape (3,)", sla.ColorPermutation().apply, torch.zeros(3), 1)
     refused("needs square images, not a batch of shape (9, 9)", sla.Rotation().apply, torch.zeros(9, 9), 2)
-    refused("square", sla.Rotation().apply, images(size=3, width=5), 3)
+    for shape in ((2, 3, 5), (2, 3, 3, 5)):
+        refused("needs square images", sla.Rotation().apply, torch.zeros(shape), 3)
 
 
 class Brighter(sla.Views):
