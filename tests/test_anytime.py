@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import sla
 from refusals import refused
-from sla.anytime import AnytimeRule, margins, running_averages, settle
+from sla.anytime import AnytimeRule, classify_until_settled, margins, running_averages, settle
 from sla.errors import InputError
 from sla.stats import at_most
 from sla.tasks.classifier.anytime import LEVELS, calibrate, choose_order, find_rules
@@ -289,3 +289,13 @@ def test_margins_are_between_the_two_largest():
     logits = torch.tensor([[1.0, 5.0, 3.5], [0.0, -2.0, 0.0]])
     assert margins(logits).tolist() == [1.5, 0.0]
     assert margins(logits.view(1, 2, 3)).tolist() == [[1.5, 0.0]]
+
+
+def test_a_margin_at_the_bound_settles_the_answer():
+    """Strictness 0 stops after one view, also where two classes are equal there."""
+    logits = torch.tensor([[[1.0, 1.0], [0.0, 5.0]], [[3.0, 0.0], [0.0, 5.0]]])
+    for rule, expected in ((AnytimeRule((0, 1), 0.0), [1, 1]), (AnytimeRule((0, 1), 0.1), [2, 1])):
+        assert settle(logits, rule).views.tolist() == expected
+        found = classify_until_settled(lambda rows, view: rows[:, view], logits, rule)
+        assert found.views.tolist() == expected
+        assert torch.equal(found.logits, settle(logits, rule).logits)

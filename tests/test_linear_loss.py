@@ -261,3 +261,14 @@ def test_logits_are_held_up_to_a_size_and_beyond_it_where_they_must_be(monkeypat
         for criterion in ours:
             assert torch.is_tensor(losses.head_logits(head, features, target, criterion)) == held
         assert torch.is_tensor(losses.head_logits(head, features, target, Learnt()))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_of_any_whole_type_mean_the_same(dtype):
+    inputs = made()
+    for target in targets().values():
+        if torch.is_tensor(target):
+            short = target.to(dtype)
+        else:
+            short = sla.MixedTarget(target.a.to(dtype), target.b.to(dtype), target.lam)
+        assert torch.equal(linear_cross_entropy(*inputs, short), linear_cross_entropy(*inputs, target))

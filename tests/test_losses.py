@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import brute_force as brute
 import sla
 from refusals import refused
-from sla.losses import first_logits, own_logits, view_loss
+from sla.losses import consistency_loss, first_logits, own_logits, view_loss
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
 
@@ -263,6 +263,13 @@ def test_temperatures_and_view_logits_that_cannot_be():
     for shape in ((6,), (5, 4), (2, 4, 4)):
         refused("view logits must be (B*M, M)", view_loss, torch.zeros(shape))
     refused("joint logits must have a row", sla.sla_loss, torch.zeros(6, 4, 20), TARGET, 4)
+
+
+def test_numbers_of_views_that_are_no_table_are_refused():
+    one = torch.zeros(6).long()
+    refused("6 images x 6 views", sla.sla_loss, JOINT, TARGET, 4, views=one)
+    refused("6 images x 6 views", consistency_loss, JOINT, CLASSES[:6], 4, 0.5, one)
+    refused("6 images x 6 views", sla.multi_task_loss, CLASSES, CLASSES[:, :4], TARGET, 4, views=one)
 
 
 def test_answers_of_teachers_have_no_gradient():

@@ -187,6 +187,14 @@ def test_options_are_accepted_up_to_their_limits(make, accepted, wrong):
             refused(f"{name}.* not .*{value}|must be .* not .*{value}", make, **{name: value})
 
 
+@pytest.mark.parametrize(
+    "name", ["baseline", "da", "mt", "sla", "sla+sd", "distilled", "lorot", "sla+memory"]
+)
+def test_margins_need_a_cosine_head_in_every_method(name):
+    refused("LDAM needs a cosine head, not a linear one", create_method, name, criterion=sla.LDAM([3, 2, 1]))
+    assert create_method(name, criterion=sla.LDAM([3, 2, 1]), head="cosine").head == "cosine"
+
+
 def test_limits_of_options_are_declared_for_the_configuration():
     declared = {
         (name, each.name): (each.default, each.metadata["limits"])
@@ -240,6 +248,29 @@ def test_views_of_a_step():
         for row in joint
     ]
     torch.testing.assert_close(sla.SLA().predict_view(heads, z), torch.tensor(by_hand, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_views_one_at_a_time_in_a_table_or_all_together(name):
+    """The answer of each view by its own block; their mean is the aggregated one."""
+    method = create_method(name)
+    heads, count = heads_of(method), len(method.views)
+    z = features(count)
+    numbers = torch.arange(count).expand(B, -1)
+    table = method.classify_views(heads, z, numbers)
+    assert table.shape == (B, count, N)
+    for view in range(count):
+        rows_of_view = z[view::count]
+        torch.testing.assert_close(method.classify_view(heads, rows_of_view, view), table[:, view])
+        if "joint" in heads:
+            by_hand = torch.stack([own_block(row, view) for row in heads["joint"](rows_of_view)])
+            torch.testing.assert_close(table[:, view], by_hand)
+    torch.testing.assert_close(method.aggregate(heads, z, "logits"), table.mean(1))
+    expected = torch.stack(
+        [torch.stack([torch.stack(log_softmax(list(row))) for row in own]) for own in table]
+    )
+    torch.testing.assert_close(method.aggregate(heads, z, "probabilities"), expected.exp().mean(1).log())
+    torch.testing.assert_close(method.classify(heads, z[::count], method.inferences[0]), table[:, 0])
 
 
 def test_what_a_method_does_not_define_is_refused():

@@ -180,6 +180,25 @@ class Mistaken(Counting):
         return features.nothing
 
 
+@dataclass(frozen=True)
+class Forgetful(sla.Baseline):
+    """A mistake with None in a method without a memory."""
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        return context.memory.seen
+
+
+def test_a_mistake_of_a_method_without_a_memory_is_shown_as_it_is(digits):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'seen'"):
+        answer(Forgetful(), digits)
+
+
+def test_parts_of_a_loss_are_scalars_of_real_numbers(digits):
+    for value in (torch.tensor(3), torch.zeros(1)):
+        method = Changed(change=lambda found, value=value: found | {"part": value})
+        refused("'part' is torch.*, not a scalar", answer, method, digits)
+
+
 def test_a_memory_is_asked_for_in_a_loop_of_ones_own(digits):
     words = "Counting keeps a memory of each training image, which this step did not get: sla.fit passes it"
     refused(words, answer, Counting(), digits)
