@@ -217,16 +217,13 @@ class Campaign:
             self.outcomes[mutant.key] = self._run_cold(mutant, by_name[mutant.module], tests)
 
     def _run_cold(self, mutant: Mutant, source: Source, tests: Tests) -> str:
-        """With the file that has most of its tests; if it survives that, with the others."""
+        """With the tests of the file that mirrors the module; if it survives those, with the others."""
         names = tests.of(str(source.path), mutant.lines, *_around(source, mutant))
-        by_file: dict[str, list[str]] = {}
-        for name in names:
-            by_file.setdefault(name.partition("::")[0], []).append(name)
-        first = max(by_file.values(), key=len, default=[])
-        others = [name for name in names if name not in first]
+        mirror = f"test_{source.module.partition('/')[0]}.py::"
+        first = [name for name in names if mirror in name]
         outcome = SURVIVED
-        for part in (first, others):
-            if part and outcome == SURVIVED:
+        for part in (first, [name for name in names if name not in first]):
+            if outcome == SURVIVED:
                 work = lambda: self._import_and_run(source, mutant, part)  # noqa: B023, E731
                 outcome = self._try(mutant, work, part, tests, [])
         return outcome

@@ -27,7 +27,9 @@ from sla.methods.removed import drop_removed
 
 B, D, N, M = 5, 4, 3, 4
 TARGET = torch.tensor([0, 2, 1, 1, 0])
-MIXED = sla.MixedTarget(TARGET, TARGET.flip(0), torch.tensor([0.9, 0.2, 0.5, 0.7, 1.0], dtype=torch.float64))
+MIXED = sla.MixedTarget(
+    TARGET, (TARGET + 1) % N, torch.tensor([0.9, 0.2, 0.5, 0.7, 1.0], dtype=torch.float64)
+)
 
 
 def features(count, seed=0):
@@ -227,6 +229,11 @@ def test_methods_by_name():
         assert method.one_pass in method.inferences
         assert (method.build_memory(3, 2) is not None) == (name == "sla+memory")
     assert len(create_method("sla").views) == 4
+    assert {name: create_method(name).headline for name in ours} == {
+        **dict.fromkeys(("baseline", "da", "mt", "features", "lorot"), "single"),
+        **dict.fromkeys(("sla+sd", "sla+memory", "distilled"), "distilled"),
+        "sla": "aggregated",
+    }
     assert [create_method(name).distill for name in ("sla", "sla+sd", "sla+memory")] == [False, True, True]
     refused("method 'sla' has no option 'betta', did you mean 'beta'", create_method, "sla", betta=1)
     refused("option 'beta' is a number, not 'much'", create_method, "sla", beta="much")
@@ -282,6 +289,8 @@ def test_what_a_method_does_not_define_is_refused():
     refused(
         "Bare learns nothing from images without labels", Bare().unlabelled_losses, heads, z, StepContext()
     )
+    joint = heads_of(sla.SLA())
+    refused("needs StepContext(unlabelled=", sla.SLA().unlabelled_losses, joint, features(M), StepContext())
     assert Bare().predict_view(heads, z) is None
     assert Bare().build_memory(3, N) is None
     with pytest.warns(SLAWarning, match="kinds is now inferences"):

@@ -124,6 +124,7 @@ def test_both_kinds_of_images_go_through_the_model_in_one_pass(views):
         [view.item(), consistent.item(), confident.item()]
     )
     assert found["output"].shape == (4, N)
+    assert [name for name, value in found.items() if value.requires_grad] == ["loss"]
     refused("needs the answers", model, images, targets, StepContext(unlabelled=Unlabelled(more)))
 
 
@@ -145,6 +146,7 @@ def test_a_student_learns_their_aggregated_answer(some):
     assert found["unlabelled_distillation"].item() == pytest.approx(kl.item(), rel=1e-5)
     expected = model(images, targets)["loss"] + marginal_view_loss(joint, M, views) + kl
     assert found["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert [name for name, value in found.items() if value.requires_grad] == ["loss"]
 
 
 def test_a_student_with_another_teacher_learns_from_labelled_images():
