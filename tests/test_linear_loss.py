@@ -242,6 +242,19 @@ def test_shapes_that_do_not_fit_are_refused():
     refused(words, linear_cross_entropy, features, weight, bias, target)
 
 
+class Warmed(JointHead):
+    """A head of one's own, whose logits are not those of its weights."""
+
+    def forward(self, features):
+        return 2 * super().forward(features)
+
+
+def test_a_head_of_ones_own_is_called(monkeypatch):
+    monkeypatch.setattr(losses, "LARGE", 0)
+    head, features = Warmed(WIDTH, CLASSES, 1), torch.randn(3, WIDTH)
+    assert torch.equal(losses.head_logits(head, features, torch.tensor([0, 1, 2])), head(features))
+
+
 class Learnt(sla.CrossEntropy):
     """One whose scale is learnt, which the loss in parts would give no gradient."""
 

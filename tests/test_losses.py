@@ -262,6 +262,9 @@ def test_temperatures_and_view_logits_that_cannot_be():
     refused("above 0, not inf", sla.distillation_loss, JOINT, CLASSES[:6], 4, math.inf)
     for shape in ((6,), (5, 4), (2, 4, 4)):
         refused("view logits must be (B*M, M)", view_loss, torch.zeros(shape))
+    for criterion in (sla.cross_entropy, sla.LDAM([3, 2, 1, 1, 1])):
+        words = "cross entropy needs logits (B, K) and a target (B,), not (6, 1, 5) and (6,)"
+        refused(words, criterion, torch.zeros(6, 1, 5), TARGET)
     refused("joint logits must have a row", sla.sla_loss, torch.zeros(6, 4, 20), TARGET, 4)
 
 

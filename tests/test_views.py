@@ -295,3 +295,23 @@ def test_numbers_of_views_are_whole_numbers_of_any_size():
 def test_a_family_of_views_is_registered_once():
     refused("views 'rot' are registered twice", register_views("rot"), sla.Rotation)
     refused("does not say how to apply a view", sla.Views().apply, images(), 0)
+
+
+def make_shifted():
+    return Shifted(2)
+
+
+NO_VIEWS = 3
+
+
+def test_views_of_ones_own_are_an_object_a_class_or_a_function():
+    names = {
+        what: f"{__name__}:{what}" for what in ("SHIFTED", "Darkening", "make_shifted", "NO_VIEWS", "images")
+    }
+    sla.allow(*names.values())
+    found = {what: sla.parse_views(names[what]) for what in ("SHIFTED", "Darkening", "make_shifted")}
+    assert [type(views) for views in found.values()] == [Shifted, Darkening, Shifted]
+    assert [views.text for views in found.values()] == [names[what] for what in found]
+    assert found["make_shifted"].pixels == 2
+    for what in ("NO_VIEWS", "images"):
+        refused("not views, nor a class or function that makes them", sla.parse_views, names[what])
