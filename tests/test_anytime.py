@@ -274,6 +274,8 @@ def test_a_rule_at_its_limits():
     assert AnytimeRule((0, 1), 6.0).thresholds == pytest.approx((6 * math.sqrt(1 / 2), -math.inf))
     refused("strictness of an anytime rule is 0 or more", AnytimeRule, (0, 1), -0.1)
     refused("0 or more images", AnytimeRule, (0, 1), 1.0, 1.0, -1)
+    for agreement in (-0.01, 1.01):
+        refused("agreement from 0 to 1", AnytimeRule, (0, 1), 1.0, agreement)
     refused("every view number once", AnytimeRule, (1, 2), 1.0)
 
 
@@ -299,3 +301,8 @@ def test_a_margin_at_the_bound_settles_the_answer():
         found = classify_until_settled(lambda rows, view: rows[:, view], logits, rule)
         assert found.views.tolist() == expected
         assert torch.equal(found.logits, settle(logits, rule).logits)
+
+
+def test_it_stays_on_the_device_of_the_logits():
+    found = settle(torch.empty(3, 4, 5, device="meta"), RULE)
+    assert (found.logits.is_meta, found.views.is_meta) == (True, True)

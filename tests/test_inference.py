@@ -29,6 +29,7 @@ def test_a_view_is_selected_in_any_number_of_leading_dimensions():
         (lambda: sla.select_view(JOINT, torch.tensor([1]), 4), "not (2, 12) and (1,)"),
         (lambda: sla.select_view(JOINT[None], torch.tensor([1]), 4), "not (1, 2, 12) and (1,)"),
         (lambda: sla.select_view(JOINT, torch.tensor([[1], [2]]), 4), "not (2, 12) and (2, 1)"),
+        (lambda: sla.average_views(torch.zeros(1, 4, 2), "max"), "unknown average 'max'"),
         (lambda: check_inference("anytime", ("single", "aggregated")), "no anytime rule: one is calibrated"),
         (lambda: check_inference("anytime", ("single",)), "no anytime inference: its method gives single"),
         (lambda: check_inference("distilled", ("single",)), "no distilled inference: its method gives"),

@@ -99,6 +99,17 @@ def test_half_precision_keeps_the_loss_and_sums_in_float32(dtype):
     assert all(gradient.dtype == dtype for gradient in gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_of_logits_in_half_precision_the_rest_is_exact(dtype):
+    inputs, target = [part.detach() for part in made(torch.float32)], targets()["hard"]
+    with torch.autocast("cpu", dtype=dtype):
+        logits = F.linear(*inputs)
+        ours = linear_cross_entropy(*inputs, target, None, 0.1)
+    assert logits.dtype == dtype
+    exact = F.cross_entropy(logits.double(), target, label_smoothing=0.1)
+    assert ours.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
 def test_a_second_backward_pass_gives_the_same():
     inputs, target = made(), targets()["mixed"]
     loss = linear_cross_entropy(*inputs, target)

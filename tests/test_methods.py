@@ -1,6 +1,7 @@
 """Methods on features: what they return beside the loss, their limits, and how they are made by name."""
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -20,9 +21,11 @@ from sla.methods import (
     create_method,
     find_method,
     method_options,
+    option,
     register_method,
     takes_views,
 )
+from sla.methods.checks import refuse_teacher
 from sla.methods.removed import drop_removed
 
 B, D, N, M = 5, 4, 3, 4
@@ -112,6 +115,7 @@ def test_scores_beyond_half_precision_are_remembered_as_numbers():
     context = context_of(method)
     found = method.losses(heads, z, TARGET, context)
     assert context.memory.log_prob.isfinite().all()
+    assert not context.memory.log_prob.requires_grad  # or it would keep every step's graph
     assert context.memory.log_prob.min() < -5e4
     assert found["distillation"].isfinite()
 
@@ -308,3 +312,33 @@ def test_options_of_earlier_versions_are_dropped_at_their_defaults_alone():
         [],
     )
     assert drop_removed({"stop_gradient": True}, ["stop_gradient"]) == {"stop_gradient": True}
+
+
+@dataclass(frozen=True)
+class Own(sla.Baseline):
+    alpha: float = option(0.5, "of one's own", ge=0)
+
+
+OWN = Own(alpha=2.0)
+
+
+def test_a_method_of_ones_own_by_name():
+    names = {what: f"{__name__}:{what}" for what in ("Own", "OWN", "B")}
+    sla.allow(*names.values())
+    assert create_method(names["Own"]) == Own()
+    assert create_method(names["Own"], alpha=3.0).alpha == 3.0
+    assert create_method(names["OWN"]) == OWN
+    refused("it must be a subclass of sla.Method", create_method, names["B"])
+    refused("is a number, not 'x'", create_method, names["Own"], alpha="x")
+
+
+def test_only_a_student_needs_a_teacher():
+    refused(
+        "Distilled learns from a teacher, which this loop does not have",
+        refuse_teacher,
+        Distilled(),
+        "this loop",
+    )
+    for name in METHODS:
+        if name != "distilled":
+            refuse_teacher(create_method(name), "this loop")

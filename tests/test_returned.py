@@ -78,8 +78,16 @@ def test_heads_and_logits_of_a_method(digits):
     refused(
         "ListOfHeads.build_heads returned a ModuleList, not an nn.ModuleDict", answer, ListOfHeads(), digits
     )
+
+    @dataclass(frozen=True)
+    class ListOfAnswers(sla.Baseline):
+        def classify(self, heads, features, inference):
+            return heads["plain"](features).tolist()
+
     words = "JointAnswers.classify returned (8, 40), not class logits (B, 10)"
     refused(words, answer, JointAnswers(), digits)
+    words = "ListOfAnswers.classify returned a list, not class logits (B, 10)"
+    refused(words, answer, ListOfAnswers(), digits)
 
 
 def test_fields_inferences_and_memory_of_a_method(digits, tmp_path):
@@ -191,6 +199,21 @@ class Forgetful(sla.Baseline):
 def test_a_mistake_of_a_method_without_a_memory_is_shown_as_it_is(digits):
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'seen'"):
         answer(Forgetful(), digits)
+
+
+@dataclass(frozen=True)
+class Untaught(Counting):
+    """A mistake with None in a method that has its memory."""
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        return context.teacher.shape
+
+
+def test_a_mistake_of_a_method_with_its_memory_is_shown_as_it_is(digits):
+    model = sla.create("convnet4", 10, Untaught(), in_channels=1, width=4)
+    context = sla.StepContext(indices=torch.arange(4), memory=model.method.build_memory(120, 10))
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'shape'"):
+        model(digits[0][:4] / 255, torch.as_tensor(digits[1][:4]), context)
 
 
 def test_parts_of_a_loss_are_scalars_of_real_numbers(digits):

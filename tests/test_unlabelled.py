@@ -128,6 +128,26 @@ def test_both_kinds_of_images_go_through_the_model_in_one_pass(views):
     refused("needs the answers", model, images, targets, StepContext(unlabelled=Unlabelled(more)))
 
 
+@pytest.mark.parametrize("trust", [0.0, 0.25, torch.tensor(0.25), 3.0])
+def test_trust_is_a_factor_of_the_loss_of_answers(trust):
+    method = SLA(Rotation(), view_weight=0.5, consistency_weight=2.0, confidence=0.4)
+    model, (_, _, more, answers) = model_of(method), batch()
+    context = StepContext(unlabelled=Unlabelled(more, None, answers, trust=trust))
+    found = method.unlabelled_losses(model.heads, model.features(method.expand(more)), context)
+    view, consistent = (found[name].item() for name in ("unlabelled_view", "unlabelled_consistency"))
+    assert consistent > 0.1
+    assert found["loss"].item() == pytest.approx(0.5 * view + 2.0 * float(trust) * consistent)
+
+
+def test_trust_on_a_device_is_not_waited_for():
+    method = SLA(Rotation(), consistency_weight=1.0)
+    heads = method.build_heads(D, N).to("meta")
+    on_meta = [torch.empty(shape, device="meta") for shape in ((B, 3, 4, 4), (B * M, D), (B, N), ())]
+    images, rows, answers, trust = on_meta
+    context = StepContext(unlabelled=Unlabelled(images, None, answers, trust=trust))
+    assert method.unlabelled_losses(heads, rows, context)["loss"].is_meta
+
+
 @pytest.mark.parametrize("some", [False, True])
 def test_a_student_learns_their_aggregated_answer(some):
     method = SLA(Rotation(), distill=True)
