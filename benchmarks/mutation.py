@@ -32,6 +32,7 @@ FILES += [
 COLUMNS = ("module", "mutants", "tried", "killed", "timed_out", "survived", "explained")
 TABLE = Table("mutation", "docs/trust.md", COLUMNS)
 REASONS = Path(__file__).with_suffix(".yaml")
+LINE = 110  # characters of a line or change that the page shows
 BUILD = REPOSITORY / "build"
 
 
@@ -74,7 +75,7 @@ def count(source: Source, outcomes: dict[Key, str]) -> dict[str, object]:
 
 
 def render(rows: list[dict[str, str]]) -> str:
-    """The table, then the reasons."""
+    """The table, then the survivors with a reason."""
     lines = ["| module | mutants | tried | killed | by the time limit | survived | explained |"]
     lines += ["|---|--:|--:|--:|--:|--:|--:|"]
     for row in rows:
@@ -83,7 +84,13 @@ def render(rows: list[dict[str, str]]) -> str:
     lines.append(f"| all | {' | '.join(f'{each:,}' for each in total.values())} |")
     noticed, tried = total["killed"] + total["timed_out"], max(total["tried"], 1)
     open_ones = total["survived"] - total["explained"]
-    lines += ["", f"{100 * noticed / tried:.1f}% were noticed; {open_ones} survivors have no explanation."]
+    lines += ["", f"{100 * noticed / tried:.1f}% were killed; {open_ones} survivors have no explanation.", ""]
+    grouped: dict[str, list[Key]] = {}
+    for key, reason in read_reasons().items():
+        grouped.setdefault(reason, []).append(key)
+    for reason, keys in grouped.items():
+        lines.append(f"- {reason}")
+        lines += [f"  - `{module}`: `{line[:LINE]}`: `{change[:LINE]}`" for module, line, change in keys]
     return "\n".join(lines)
 
 
@@ -91,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--module", help="only this one: heads, methods/paper, ...")
     parser.add_argument("--sample", type=int, help="so many mutants of each module, by a fixed seed")
-    parser.add_argument("--again", action="store_true", help="leave out what was noticed before")
+    parser.add_argument("--again", action="store_true", help="leave out what was killed or explained before")
     given = parser.parse_args()
     os.chdir(REPOSITORY)
     everything = core()
@@ -104,7 +111,8 @@ def main() -> None:
     last = read_outcomes() if given.again else {}
     kept = {mutant.key: last[mutant.key] for mutant in chosen if mutant.key in last}
     campaign = Campaign(everything, FILES, BUILD, kept)
-    campaign.run([mutant for mutant in chosen if kept.get(mutant.key, SURVIVED) == SURVIVED])
+    known = {key for key, found in kept.items() if found != SURVIVED or key in read_reasons()}
+    campaign.run([mutant for mutant in chosen if mutant.key not in known])
     report(sources, campaign.outcomes)
 
 

@@ -274,6 +274,8 @@ def test_defaults_are_those_of_the_papers():
     torch.testing.assert_close(ours, F.cross_entropy(logits + prior, hard))
     margins = torch.tensor(MARGINS, dtype=torch.float64)
     torch.testing.assert_close(sla.ldam(logits, hard, margins), sla.ldam(logits, hard, margins, 30.0))
+    torch.testing.assert_close(sla.LDAM(COUNTS)(logits, hard), sla.ldam(logits, hard, margins))
+    torch.testing.assert_close(sla.LogitAdjusted(COUNTS)(logits, hard), ours)
     assert sla.LDAM(COUNTS).margins.max() == 0.5
     beta = 0.9999
     raw = [(1 - beta) / (1 - beta**n) for n in (10, 5000)]
