@@ -1,7 +1,7 @@
 """Methods on features: what they return beside the loss, their limits, and how they are made by name."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from refusals import refused
 from sla.errors import SLAWarning
 from sla.methods import (
     METHODS,
+    NO_CONTEXT,
     Distilled,
     Features,
     LoRot,
@@ -330,6 +331,12 @@ def test_a_method_of_ones_own_by_name():
     assert create_method(names["OWN"]) == OWN
     refused("it must be a subclass of sla.Method", create_method, names["B"])
     refused("is a number, not 'x'", create_method, names["Own"], alpha="x")
+
+
+def test_a_step_that_knows_nothing_is_shared_and_cannot_be_changed():
+    assert NO_CONTEXT == StepContext(None, None, 0, 0, None, None, None, None)
+    with pytest.raises(FrozenInstanceError):
+        NO_CONTEXT.step = 1
 
 
 def test_only_a_student_needs_a_teacher():

@@ -93,6 +93,8 @@ def test_answers_among_old_labels_are_kept(temperature):
             kl = sum(p[i].exp() * (p[i] - q[i]) for i in range(len(p)))
             total = total + temperature**2 * kl / 4
     same(growth_loss(old, now, temperature), total, *now.values())
+    if temperature == 1:
+        assert growth_loss(old, now).item() == pytest.approx(total.item())
 
 
 def model_of(method):
@@ -200,6 +202,9 @@ def test_a_grown_model_keeps_its_answers_in_every_view():
     assert expected > 0.1
     changed = model(images, targets)["loss"]
     assert grown["loss"].item() == pytest.approx((changed + 3 * expected).item(), rel=1e-5)
+    usual = model(images, targets, StepContext(before=Before(before)))
+    expected = growth_loss(before, method.growing_logits(model.heads, model.features(rows)))
+    assert usual["loss"].item() == pytest.approx((changed + expected).item(), rel=1e-5)
 
 
 @pytest.mark.slow
