@@ -60,8 +60,11 @@ class Tests:
                 kept.seconds[name], kept.lines[name] = seconds, self.lines[name]
         return kept
 
-    def of(self, path: str, *ranges: range) -> list[str]:
-        """Tests that run one of these lines, those of the first range first, and the fastest of them."""
+    def of(self, path: str, *ranges: range, most: float = MOST) -> list[str]:
+        """Tests that run one of these lines, those of the first range first, and the fastest of them.
+
+        Those that would take the sum of their CPU seconds beyond `most` are left out.
+        """
         chosen: list[str] = []
         for lines in ranges:
             places = {(path, line) for line in lines}
@@ -71,7 +74,7 @@ class Tests:
         total, kept = 0.0, []
         for name in chosen:
             total += self.seconds[name]
-            if total <= MOST:
+            if total <= most:
                 kept.append(name)
         return kept
 
@@ -218,11 +221,14 @@ class Campaign:
 
     def _run_cold(self, mutant: Mutant, source: Source, tests: Tests) -> str:
         """With the tests of the file that mirrors the module; if it survives those, with the others."""
-        names = tests.of(str(source.path), mutant.lines, *_around(source, mutant))
-        mirror = f"test_{source.module.partition('/')[0]}.py::"
-        first = [name for name in names if mirror in name]
+        where, mirror = (
+            (mutant.lines, *_around(source, mutant)),
+            f"test_{source.module.partition('/')[0]}.py::",
+        )
+        first = [name for name in tests.of(str(source.path), *where, most=math.inf) if mirror in name]
+        others = [name for name in tests.of(str(source.path), *where) if name not in first]
         outcome = SURVIVED
-        for part in (first, [name for name in names if name not in first]):
+        for part in (first, others):
             if outcome == SURVIVED:
                 work = lambda: self._import_and_run(source, mutant, part)  # noqa: B023, E731
                 outcome = self._try(mutant, work, part, tests, [])

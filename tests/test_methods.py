@@ -334,7 +334,7 @@ def test_a_method_of_ones_own_by_name():
 
 
 def test_a_step_that_knows_nothing_is_shared_and_cannot_be_changed():
-    assert NO_CONTEXT == StepContext(None, None, 0, 0, None, None, None, None)
+    assert StepContext(None, None, 0, 0, None, None, None, None) == NO_CONTEXT
     with pytest.raises(FrozenInstanceError):
         NO_CONTEXT.step = 1
 
