@@ -60,21 +60,20 @@ class Tests:
                 kept.seconds[name], kept.lines[name] = seconds, self.lines[name]
         return kept
 
-    def of(self, path: str, *ranges: range, most: float = MOST) -> list[str]:
-        """Tests that run one of these lines, those of the first range first, and the fastest of them.
+    def fast(self) -> list[str]:
+        """Those that are run at all, the fastest first."""
+        return sorted((name for name in self.seconds if self.seconds[name] <= LONGEST), key=self.seconds.get)
 
-        Those that would take the sum of their CPU seconds beyond `most` are left out.
-        """
+    def of(self, path: str, *ranges: range) -> list[str]:
+        """Tests that run one of these lines, those of the first range first, of `MOST` seconds together."""
         chosen: list[str] = []
         for lines in ranges:
             places = {(path, line) for line in lines}
-            fast = [name for name, seconds in self.seconds.items() if seconds <= LONGEST]
-            found = [name for name in fast if name not in chosen and self.lines[name] & places]
-            chosen += sorted(found, key=lambda name: self.seconds[name])
+            chosen += [name for name in self.fast() if name not in chosen and self.lines[name] & places]
         total, kept = 0.0, []
         for name in chosen:
             total += self.seconds[name]
-            if total <= most:
+            if total <= MOST:
                 kept.append(name)
         return kept
 
@@ -172,7 +171,7 @@ def measure(session: pytest.Session, paths: set[str], known: Tests) -> Tests:
         sys.settrace(None)
         seconds = time.process_time() - before
         passed = failed == session.testsfailed
-        known.seconds[item.nodeid] = seconds if passed and tracer.lines else math.inf
+        known.seconds[item.nodeid] = seconds if passed else math.inf
         known.lines[item.nodeid] = tracer.lines
     return known
 
@@ -220,13 +219,14 @@ class Campaign:
             self.outcomes[mutant.key] = self._run_cold(mutant, by_name[mutant.module], tests)
 
     def _run_cold(self, mutant: Mutant, source: Source, tests: Tests) -> str:
-        """With the tests of the file that mirrors the module; if it survives those, with the others."""
-        where, mirror = (
-            (mutant.lines, *_around(source, mutant)),
-            f"test_{source.module.partition('/')[0]}.py::",
-        )
-        first = [name for name in tests.of(str(source.path), *where, most=math.inf) if mirror in name]
-        others = [name for name in tests.of(str(source.path), *where) if name not in first]
+        """With all tests of the file that mirrors the module, then with others that run what is around it.
+
+        No line of a test's own shows that it depends on a constant or a field.
+        """
+        mirror = f"test_{source.module.partition('/')[0]}.py::"
+        first = [name for name in tests.fast() if mirror in name]
+        around = tests.of(str(source.path), mutant.lines, *_around(source, mutant))
+        others = [name for name in around if name not in first]
         outcome = SURVIVED
         for part in (first, others):
             if outcome == SURVIVED:

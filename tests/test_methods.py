@@ -69,7 +69,7 @@ def test_parts_and_output_carry_no_gradient_and_the_output_is_of_the_first_view(
     heads, count = heads_of(method), 1 if alone else M if views is None else 2
     z = features(count)
     found = method.losses(heads, z, TARGET, context_of(method, views))
-    assert set(method.parts) <= set(found)
+    assert set(found) == {"loss", "output", *method.parts}
     assert found["loss"].requires_grad
     assert not [key for key, value in found.items() if key != "loss" and value.requires_grad]
     for image in range(B):
@@ -232,6 +232,8 @@ def test_methods_by_name():
         assert len(method.views) == {"lorot": 16}.get(name, 2 if name in with_views else 1)
         assert method.headline in method.inferences
         assert method.one_pass in method.inferences
+        with pytest.raises(FrozenInstanceError):
+            method.head = "cosine"
         assert (method.build_memory(3, 2) is not None) == (name == "sla+memory")
     assert len(create_method("sla").views) == 4
     assert {name: create_method(name).headline for name in ours} == {
@@ -247,7 +249,7 @@ def test_methods_by_name():
 
 
 def test_views_of_a_step():
-    assert create_method("mt").least_views == 1
+    assert [create_method(name).least_views for name in ("mt", "sla", "sla+sd")] == [1, 1, 2]
     assert create_method("sla+memory").least_views == 1
     assert (create_method("lorot").usual_views, create_method("sla").usual_views) == (1, None)
     heads, z = heads_of(sla.MultiTask()), features(M)
