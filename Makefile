@@ -1,11 +1,11 @@
 # make demo | make test | make test-all | make lint | make format | make docs | make supply | make bench | make faults
-# make fuzz | make load
+# make fuzz | make load | make mutation
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests are single-threaded: one process a core.
 JOBS ?= auto
 
-.PHONY: setup demo test test-all lint format docs supply bench faults fuzz load
+.PHONY: setup demo test test-all lint format docs supply bench faults fuzz load mutation
 .DELETE_ON_ERROR:
 
 setup: .venv/.installed
@@ -63,3 +63,7 @@ load: setup
 	@$(BIN)/python benchmarks/load.py hour --minutes $(or $(MINUTES),60)
 	@$(BIN)/python benchmarks/load.py folder --files $(or $(FILES),1000000) --classes 1000
 	@$(BIN)/python benchmarks/load.py folder --files 60000 --classes 20000
+
+# Small mistakes in the core that the tests must notice: about half an hour of one core. MUTATION='--module heads' for a part.
+mutation: setup
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/mutation.py $(MUTATION)

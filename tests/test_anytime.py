@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import sla
 from refusals import refused
-from sla.anytime import AnytimeRule, running_averages, settle
+from sla.anytime import AnytimeRule, classify_until_settled, margins, running_averages, settle
 from sla.errors import InputError
 from sla.stats import at_most
 from sla.tasks.classifier.anytime import LEVELS, calibrate, choose_order, find_rules
@@ -282,3 +282,47 @@ def test_a_rule_that_cannot_be_is_refused():
             model.anytime,
             torch.randn(2, 3, 8, 8),
         )
+
+
+def test_a_rule_at_its_limits():
+    rule = AnytimeRule([1, 0, 2], 0)
+    assert (rule.order, rule.agreement, rule.images) == ((1, 0, 2), 1.0, 0)
+    assert hash(rule) == hash(AnytimeRule((1, 0, 2), 0))
+    assert rule.thresholds == (0.0, 0.0, -math.inf)
+    assert AnytimeRule((0, 1), 1.0, 0.0, 1).agreement == 0
+    assert [AnytimeRule((0, 1), strict).takes_all for strict in (0.0, 5.0, math.inf)] == [False, False, True]
+    assert AnytimeRule((0, 1), 6.0).thresholds == pytest.approx((6 * math.sqrt(1 / 2), -math.inf))
+    refused("strictness of an anytime rule is 0 or more", AnytimeRule, (0, 1), -0.1)
+    refused("0 or more images", AnytimeRule, (0, 1), 1.0, 1.0, -1)
+    for agreement in (-0.01, 1.01):
+        refused("agreement from 0 to 1", AnytimeRule, (0, 1), 1.0, agreement)
+    refused("every view number once", AnytimeRule, (1, 2), 1.0)
+
+
+def test_the_values_of_a_rule_are_plain_and_complete():
+    assert RULE.to_dict() == {"order": [2, 0, 3, 1], "strictness": 1.5, "agreement": 0.95, "images": 100}
+    for change in ({"strictness": "x"}, {"images": math.inf}, {"agreement": None}, {"order": None}):
+        refused("not an anytime rule", AnytimeRule.from_dict, RULE.to_dict() | change)
+    refused("has order, strictness, agreement, images", AnytimeRule.from_dict, RULE.to_dict() | {"more": 1})
+    refused("has order, strictness, agreement, images", AnytimeRule.from_dict, list(RULE.to_dict()))
+
+
+def test_margins_are_between_the_two_largest():
+    logits = torch.tensor([[1.0, 5.0, 3.5], [0.0, -2.0, 0.0]])
+    assert margins(logits).tolist() == [1.5, 0.0]
+    assert margins(logits.view(1, 2, 3)).tolist() == [[1.5, 0.0]]
+
+
+def test_a_margin_at_the_bound_settles_the_answer():
+    """Strictness 0 stops after one view, also where two classes are equal there."""
+    logits = torch.tensor([[[1.0, 1.0], [0.0, 5.0]], [[3.0, 0.0], [0.0, 5.0]]])
+    for rule, expected in ((AnytimeRule((0, 1), 0.0), [1, 1]), (AnytimeRule((0, 1), 0.1), [2, 1])):
+        assert settle(logits, rule).views.tolist() == expected
+        found = classify_until_settled(lambda rows, view: rows[:, view], logits, rule)
+        assert found.views.tolist() == expected
+        assert torch.equal(found.logits, settle(logits, rule).logits)
+
+
+def test_it_stays_on_the_device_of_the_logits():
+    found = settle(torch.empty(3, 4, 5, device="meta"), RULE)
+    assert (found.logits.is_meta, found.views.is_meta) == (True, True)

@@ -1,9 +1,11 @@
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import sla
 from refusals import refused
+from sla.heads import check_device
 
 KINDS = pytest.mark.parametrize("kind", ["linear", "cosine"])
 
@@ -122,3 +124,47 @@ def test_a_cosine_head_starts_with_rows_of_length_one_also_when_it_grows():
     head.grow(2)
     torch.testing.assert_close(head.weight.norm(dim=1), torch.ones(28))
     assert head.weight.requires_grad
+
+
+def test_weights_and_biases_also_those_of_new_classes_start_within_one_over_the_root_of_the_width():
+    torch.manual_seed(0)
+    head = sla.JointHead(400, 50, 4)
+    head.grow(50)
+    for new in (head.weight, head.weight[200:], head.bias, head.bias[200:]):
+        assert new.abs().max() <= 1 / 20
+        assert new.std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.1)
+        assert new.mean().item() == pytest.approx(0, abs=0.005)
+
+
+def test_rows_of_a_cosine_head_point_everywhere():
+    torch.manual_seed(0)
+    weight = sla.JointHead(400, 50, 4, "cosine").weight
+    assert weight.mean().item() == pytest.approx(0, abs=1e-3)  # of entries of 1/20
+    assert (weight @ weight.T - torch.eye(200)).abs().max() < 0.3
+
+
+def test_a_frozen_head_stays_frozen_when_it_grows():
+    head = sla.JointHead(6, 3, 4).requires_grad_(False)
+    head.grow(1)
+    assert [parameter.requires_grad for parameter in head.parameters()] == [False, False]
+    assert [tuple(parameter.shape) for parameter in head.parameters()] == [(16, 6), (16,)]
+
+
+def test_the_smallest_head_whole_numbers_of_numpy_and_what_is_printed():
+    assert sla.JointHead(1, 1, 1)(torch.ones(2, 1)).shape == (2, 1)
+    assert sla.PlainHead(np.int64(4), np.int32(3)).num_views == 1
+    plain = sla.PlainHead(4, 3, "cosine", 7.0)
+    assert plain(plain.weight).diagonal().tolist() == pytest.approx([7.0] * 3)
+    assert str(plain) == "PlainHead(4, 3 classes x 1 views, cosine, scale=7)"
+    assert str(sla.JointHead(4, 3, 2)) == "JointHead(4, 3 classes x 2 views, linear)"
+
+
+def test_features_of_all_views_are_a_matrix():
+    refused(r"must be \(B\*2, 4\), not \(2, 4, 4\)", sla.JointHead(4, 3, 2).own_blocks, torch.zeros(2, 4, 4))
+
+
+def test_devices_that_are_not_there_are_refused():
+    for device in ("cpu", torch.device("meta")):
+        check_device(device)
+    for device in ("nonsense", "cuda:99", "cpu:x"):
+        refused(f"no device '{device}'", check_device, device)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 import brute_force as brute
 import sla
 from refusals import refused
-from sla.errors import InputError
-from sla.imbalance import log_priors
+from sla.errors import InputError, SLAWarning
+from sla.imbalance import CRITERIA, log_priors
 
 COUNTS = [16, 1, 81]
 MARGINS = [0.25, 0.5, 1 / 6]  # half of 1/2, 1 and 1/3
@@ -235,3 +235,85 @@ def test_a_compiled_criterion_is_not_compiled_again_when_weights_begin_to_count(
         for step in range(4):
             criterion.on_step(step, 4)
             assert torch.equal(compiled(logits), criterion(logits, hard))
+
+
+def test_values_are_accepted_up_to_their_limits():
+    logits, hard, _ = batch()
+    assert sla.class_balanced_weights([3, 1], beta=0.0).tolist() == [1, 1]
+    assert sla.ldam_margins(COUNTS, largest=0.0).tolist() == [0, 0, 0]
+    assert sla.Focal(gamma=0.0)(logits, hard).item() == pytest.approx(F.cross_entropy(logits, hard).item())
+    for smoothing in (0.0, 1.0):
+        ours = sla.CrossEntropy(label_smoothing=smoothing)(logits, hard)
+        torch.testing.assert_close(ours, F.cross_entropy(logits, hard, label_smoothing=smoothing))
+    weight = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(sla.CrossEntropy(weight)(logits, hard), F.cross_entropy(logits, hard, weight))
+    assert sla.CrossEntropy(weight, start=1.0).weight.tolist() == [1, 1, 1]
+    for beta in (-0.1, 1.0, math.nan):
+        refused("beta must be at least 0 and below 1", sla.class_balanced_weights, COUNTS, beta)
+    for largest in (-0.1, math.inf):
+        refused("largest margin must be at least 0", sla.ldam_margins, COUNTS, largest)
+    for gamma in (-0.1, math.inf):
+        refused("gamma must be at least 0", sla.Focal, gamma)
+    for smoothing in (-0.1, 1.1, math.nan):
+        refused("label smoothing must be between 0 and 1", sla.CrossEntropy, label_smoothing=smoothing)
+    for start in (-0.1, 1.1, math.nan):
+        refused("share of the run", sla.CrossEntropy, weight, start=start)
+    for counts in ([[1, 2]], [], torch.tensor(3)):
+        refused("counts must be one number per class", log_priors, counts)
+    refused(r"class 1 has 0\.5 training images \(2 more like it\)", log_priors, [1, 0.5, math.inf, math.nan])
+    refused(r"class 2 has 0 training images:", log_priors, [1, 5, 0])
+
+
+def test_defaults_are_those_of_the_papers():
+    """Cui et al.: beta 0.9999; Cao et al.: margin 0.5, scale 30; Lin et al.: gamma 2; Menon et al.: tau 1."""
+    logits, hard, _ = batch()
+    torch.testing.assert_close(sla.Focal()(logits, hard), sla.focal_loss(logits, hard, 2.0))
+    torch.testing.assert_close(sla.focal_loss(logits, hard), sla.focal_loss(logits, hard, 2.0))
+    prior = log_priors(COUNTS)
+    ours = sla.logit_adjusted_loss(logits, hard, prior)
+    torch.testing.assert_close(ours, F.cross_entropy(logits + prior, hard))
+    margins = torch.tensor(MARGINS, dtype=torch.float64)
+    torch.testing.assert_close(sla.ldam(logits, hard, margins), sla.ldam(logits, hard, margins, 30.0))
+    torch.testing.assert_close(sla.LDAM(COUNTS)(logits, hard), sla.ldam(logits, hard, margins))
+    torch.testing.assert_close(sla.LogitAdjusted(COUNTS)(logits, hard), ours)
+    assert sla.LDAM(COUNTS).margins.max() == 0.5
+    beta = 0.9999
+    raw = [(1 - beta) / (1 - beta**n) for n in (10, 5000)]
+    expected = torch.tensor([2 * w / sum(raw) for w in raw])
+    torch.testing.assert_close(sla.class_balanced_weights([10, 5000]), expected, rtol=1e-4, atol=0)
+
+
+def test_criteria_by_name_have_the_smoothing_weights_and_start_they_are_given():
+    logits, hard, _ = batch()
+    made = {name: declared.make(COUNTS, 0.1, 0.5) for name, declared in CRITERIA.items()}
+    weights = sla.class_balanced_weights(COUNTS)
+    expected = {
+        "none": sla.CrossEntropy(label_smoothing=0.1),
+        "cb": sla.CrossEntropy(weights, 0.1),
+        "ldam-drw": sla.LDAM(COUNTS, label_smoothing=0.1),  # until half of the run
+        "focal": sla.Focal(2.0, label_smoothing=0.1),
+        "logit-adjust": sla.LogitAdjusted(COUNTS, label_smoothing=0.1),
+    }
+    assert made.keys() == expected.keys()
+    for name, criterion in made.items():
+        assert type(criterion) is type(expected[name])
+        torch.testing.assert_close(criterion(logits, hard), expected[name](logits, hard))
+    made["ldam-drw"].on_step(5, 10)
+    torch.testing.assert_close(made["ldam-drw"](logits, hard), sla.LDAM(COUNTS, weights, 0.1)(logits, hard))
+    heads = {name: declared.head for name, declared in CRITERIA.items()}
+    assert heads == dict.fromkeys(expected, "linear") | {"ldam-drw": "cosine"}
+
+
+def test_a_class_without_images_plays_no_part_in_logit_adjustment():
+    logits, _, _ = batch(labels=3)
+    target = torch.tensor([0, 2, 2, 0, 0, 2])
+    ours = CRITERIA["logit-adjust"].make([60, 0, 5], 0.0, 0.0)(logits, target)
+    without = sla.LogitAdjusted([60, 5])(logits[:, [0, 2]], target // 2)
+    torch.testing.assert_close(ours, without)
+
+
+def test_the_old_name_of_on_step():
+    criterion = sla.CrossEntropy(torch.tensor([1.0, 3.0]), start=0.5)
+    with pytest.warns(SLAWarning, match="advance is now on_step"):
+        criterion.advance(7, 10)
+    assert criterion.weight.tolist() == [1, 3]

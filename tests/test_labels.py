@@ -97,3 +97,20 @@ def test_widths_that_do_not_fit_are_refused():
         refused("at least one view, not 0", call, torch.tensor([1, 2]), 0)
     with pytest.raises(InputError, match=r"\(B, k\) for 2 labels, not \(1, 4\)"):
         sla.join_labels(torch.tensor([1, 2]), 4, torch.arange(4).unsqueeze(0))
+    refused(r"(B, k) for 2 labels, not (2,)", sla.join_labels, torch.tensor([1, 2]), 4, torch.tensor([0, 3]))
+
+
+def test_a_mixed_target_at_its_limits_comes_back_as_it_is():
+    a, b = torch.tensor([0, 4], dtype=torch.int8), torch.tensor([3, 1], dtype=torch.int8)
+    for lam in (torch.tensor([0.0, 1.0]), 0, 1):
+        found = check_target(sla.MixedTarget(a, b, lam), num_classes=5, batch_size=2)
+        assert (found.a.tolist(), found.b.tolist()) == ([0, 4], [3, 1])
+        assert torch.equal(found.lam, torch.as_tensor(lam))
+    assert [part.dtype for part in repeat_target(sla.MixedTarget(a, b, 0.5), 2)[:2]] == [torch.int64] * 2
+    assert check_target(torch.empty(0, dtype=torch.int64), num_classes=5, batch_size=0).shape == (0,)
+
+
+def test_one_share_for_all_is_where_the_labels_are():
+    labels = torch.empty(3, dtype=torch.int64, device="meta")
+    for make in (repeat_target, sla.join_labels):
+        assert make(sla.MixedTarget(labels, labels, 0.3), 2).lam.device.type == "meta"

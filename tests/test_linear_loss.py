@@ -99,6 +99,17 @@ def test_half_precision_keeps_the_loss_and_sums_in_float32(dtype):
     assert all(gradient.dtype == dtype for gradient in gradients)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_of_logits_in_half_precision_the_rest_is_exact(dtype):
+    inputs, target = [part.detach() for part in made(torch.float32)], targets()["hard"]
+    with torch.autocast("cpu", dtype=dtype):
+        logits = F.linear(*inputs)
+        ours = linear_cross_entropy(*inputs, target, None, 0.1)
+    assert logits.dtype == dtype
+    exact = F.cross_entropy(logits.double(), target, label_smoothing=0.1)
+    assert ours.item() == pytest.approx(exact.item(), rel=1e-5)
+
+
 def test_a_second_backward_pass_gives_the_same():
     inputs, target = made(), targets()["mixed"]
     loss = linear_cross_entropy(*inputs, target)
@@ -240,3 +251,48 @@ def test_shapes_that_do_not_fit_are_refused():
     features, weight, bias = made()
     words, target = "needs features (B, D) and a target (B,), not (11, 5) and (10,)", torch.zeros(10).long()
     refused(words, linear_cross_entropy, features, weight, bias, target)
+
+
+class Warmed(JointHead):
+    """A head of one's own, whose logits are not those of its weights."""
+
+    def forward(self, features):
+        return 2 * super().forward(features)
+
+
+def test_a_head_of_ones_own_is_called(monkeypatch):
+    monkeypatch.setattr(losses, "LARGE", 0)
+    head, features = Warmed(WIDTH, CLASSES, 1), torch.randn(3, WIDTH)
+    assert torch.equal(losses.head_logits(head, features, torch.tensor([0, 1, 2])), head(features))
+
+
+class Learnt(sla.CrossEntropy):
+    """One whose scale is learnt, which the loss in parts would give no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def of_linear(self, input, weight, bias, target):
+        return self.scale * super().of_linear(input, weight, bias, target)
+
+
+def test_logits_are_held_up_to_a_size_and_beyond_it_where_they_must_be(monkeypatch):
+    head, features, target = JointHead(WIDTH, CLASSES, 1), torch.randn(3, WIDTH), torch.tensor([0, 1, 2])
+    ours = (sla.cross_entropy, sla.CrossEntropy(), LDAM(COUNTS), LogitAdjusted(COUNTS))
+    for large, held in ((10**9, True), (10, True), (9, False), (0, False)):
+        monkeypatch.setattr(losses, "LARGE", large)
+        for criterion in ours:
+            assert torch.is_tensor(losses.head_logits(head, features, target, criterion)) == held
+        assert torch.is_tensor(losses.head_logits(head, features, target, Learnt()))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_of_any_whole_type_mean_the_same(dtype):
+    inputs = made()
+    for target in targets().values():
+        if torch.is_tensor(target):
+            short = target.to(dtype)
+        else:
+            short = sla.MixedTarget(target.a.to(dtype), target.b.to(dtype), target.lam)
+        assert torch.equal(linear_cross_entropy(*inputs, short), linear_cross_entropy(*inputs, target))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import brute_force as brute
 import sla
 from refusals import refused
+from sla.losses import consistency_loss, first_logits, own_logits, view_loss
 
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-10}
 
@@ -255,3 +256,54 @@ def test_pure_functions_compile_without_a_graph_break():
     compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
     for a, b in zip(compiled(*arguments), everything(*arguments), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_temperatures_and_view_logits_that_cannot_be():
+    refused("above 0, not inf", sla.distillation_loss, JOINT, CLASSES[:6], 4, math.inf)
+    for shape in ((6,), (5, 4), (2, 4, 4)):
+        refused("view logits must be (B*M, M)", view_loss, torch.zeros(shape))
+    for criterion in (sla.cross_entropy, sla.LDAM([3, 2, 1, 1, 1])):
+        words = "cross entropy needs logits (B, K) and a target (B,), not (6, 1, 5) and (6,)"
+        refused(words, criterion, torch.zeros(6, 1, 5), TARGET)
+    refused("joint logits must have a row", sla.sla_loss, torch.zeros(6, 4, 20), TARGET, 4)
+
+
+def test_numbers_of_views_that_are_no_table_are_refused():
+    one = torch.zeros(6).long()
+    refused("6 images x 6 views", sla.sla_loss, JOINT, TARGET, 4, views=one)
+    refused("6 images x 6 views", consistency_loss, JOINT, CLASSES[:6], 4, 0.5, one)
+    refused("6 images x 6 views", sla.multi_task_loss, CLASSES, CLASSES[:, :4], TARGET, 4, views=one)
+
+
+def test_answers_of_teachers_have_no_gradient():
+    joint, views = torch.randn(6, 12, requires_grad=True), torch.tensor([[0, 2], [3, 1], [1, 0]])
+    for found in (own_logits(joint, 4, views), first_logits(joint, 4, 2, views), first_logits(joint)):
+        assert not found.requires_grad
+    by_hand = [
+        [(joint[2 * b, i * 4 + views[b, 0]] + joint[2 * b + 1, i * 4 + views[b, 1]]) / 2 for i in range(3)]
+        for b in range(3)
+    ]
+    assert own_logits(joint, 4, views).tolist() == [
+        pytest.approx([float(x.detach()) for x in row]) for row in by_hand
+    ]
+    first = [[float(joint[2 * b, i * 4 + views[b, 0]].detach()) for i in range(3)] for b in range(3)]
+    assert first_logits(joint, 4, 2, views).tolist() == [pytest.approx(row) for row in first]
+    assert torch.equal(first_logits(joint, 4, 2), joint[::2, ::4])
+
+
+@pytest.mark.parametrize("make", [sla.cross_entropy, sla.focal_loss])
+def test_a_few_large_losses_of_half_precision_are_summed_in_float32(make):
+    logits = torch.tensor([[6e4, 0.0]] * 4, dtype=torch.float16)
+    assert make(logits, torch.ones(4).long()).item() == pytest.approx(float(logits[0, 0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_of_any_whole_type_mean_the_same(dtype):
+    """As an index, uint8 would be taken for a mask."""
+    torch.manual_seed(0)
+    logits, a, b = torch.randn(4, 3), torch.tensor([0, 1, 1, 2]), torch.tensor([1, 1, 0, 2])
+    weight = torch.tensor([0.5, 1.0, 2.0])
+    for criterion in (sla.CrossEntropy(weight), sla.LDAM([5, 3, 1], weight), sla.Focal(weight=weight)):
+        assert torch.equal(criterion(logits, a.to(dtype)), criterion(logits, a))
+        mixed = criterion(logits, sla.MixedTarget(a.to(dtype), b.to(dtype), 0.3))
+        assert torch.equal(mixed, criterion(logits, sla.MixedTarget(a, b, 0.3)))

@@ -78,8 +78,16 @@ def test_heads_and_logits_of_a_method(digits):
     refused(
         "ListOfHeads.build_heads returned a ModuleList, not an nn.ModuleDict", answer, ListOfHeads(), digits
     )
+
+    @dataclass(frozen=True)
+    class ListOfAnswers(sla.Baseline):
+        def classify(self, heads, features, inference):
+            return heads["plain"](features).tolist()
+
     words = "JointAnswers.classify returned (8, 40), not class logits (B, 10)"
     refused(words, answer, JointAnswers(), digits)
+    words = "ListOfAnswers.classify returned a list, not class logits (B, 10)"
+    refused(words, answer, ListOfAnswers(), digits)
 
 
 def test_fields_inferences_and_memory_of_a_method(digits, tmp_path):
@@ -178,6 +186,40 @@ class Mistaken(Counting):
 
     def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
         return features.nothing
+
+
+@dataclass(frozen=True)
+class Forgetful(sla.Baseline):
+    """A mistake with None in a method without a memory."""
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        return context.memory.seen
+
+
+def test_a_mistake_of_a_method_without_a_memory_is_shown_as_it_is(digits):
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'seen'"):
+        answer(Forgetful(), digits)
+
+
+@dataclass(frozen=True)
+class Untaught(Counting):
+    """A mistake with None in a method that has its memory."""
+
+    def losses(self, heads, features, target, context=sla.StepContext()):  # noqa: B008
+        return context.teacher.shape
+
+
+def test_a_mistake_of_a_method_with_its_memory_is_shown_as_it_is(digits):
+    model = sla.create("convnet4", 10, Untaught(), in_channels=1, width=4)
+    context = sla.StepContext(indices=torch.arange(4), memory=model.method.build_memory(120, 10))
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'shape'"):
+        model(digits[0][:4] / 255, torch.as_tensor(digits[1][:4]), context)
+
+
+def test_parts_of_a_loss_are_scalars_of_real_numbers(digits):
+    for value in (torch.tensor(3), torch.zeros(1)):
+        method = Changed(change=lambda found, value=value: found | {"part": value})
+        refused("'part' is torch.*, not a scalar", answer, method, digits)
 
 
 def test_a_memory_is_asked_for_in_a_loop_of_ones_own(digits):

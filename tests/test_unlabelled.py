@@ -1,5 +1,7 @@
 """Losses of images without labels, and of a model that has grown: against loops written out by hand."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from brute_force import log_softmax
 from refusals import refused
 from sla.losses import consistency_loss, growth_loss, marginal_view_loss, view_loss
 from sla.methods import SLA, Before, RememberedSLA, StepContext, Unlabelled
+from sla.methods.unlabelled import rising_trust
 from sla.views import Rotation
 
 B, D, N, M = 3, 5, 3, 4
@@ -90,6 +93,8 @@ def test_answers_among_old_labels_are_kept(temperature):
             kl = sum(p[i].exp() * (p[i] - q[i]) for i in range(len(p)))
             total = total + temperature**2 * kl / 4
     same(growth_loss(old, now, temperature), total, *now.values())
+    if temperature == 1:
+        assert growth_loss(old, now).item() == pytest.approx(total.item())
 
 
 def model_of(method):
@@ -121,7 +126,28 @@ def test_both_kinds_of_images_go_through_the_model_in_one_pass(views):
         [view.item(), consistent.item(), confident.item()]
     )
     assert found["output"].shape == (4, N)
+    assert [name for name, value in found.items() if value.requires_grad] == ["loss"]
     refused("needs the answers", model, images, targets, StepContext(unlabelled=Unlabelled(more)))
+
+
+@pytest.mark.parametrize("trust", [0.0, 0.25, torch.tensor(0.25), 3.0])
+def test_trust_is_a_factor_of_the_loss_of_answers(trust):
+    method = SLA(Rotation(), view_weight=0.5, consistency_weight=2.0, confidence=0.4)
+    model, (_, _, more, answers) = model_of(method), batch()
+    context = StepContext(unlabelled=Unlabelled(more, None, answers, trust=trust))
+    found = method.unlabelled_losses(model.heads, model.features(method.expand(more)), context)
+    view, consistent = (found[name].item() for name in ("unlabelled_view", "unlabelled_consistency"))
+    assert consistent > 0.1
+    assert found["loss"].item() == pytest.approx(0.5 * view + 2.0 * float(trust) * consistent)
+
+
+def test_trust_on_a_device_is_not_waited_for():
+    method = SLA(Rotation(), consistency_weight=1.0)
+    heads = method.build_heads(D, N).to("meta")
+    on_meta = [torch.empty(shape, device="meta") for shape in ((B, 3, 4, 4), (B * M, D), (B, N), ())]
+    images, rows, answers, trust = on_meta
+    context = StepContext(unlabelled=Unlabelled(images, None, answers, trust=trust))
+    assert method.unlabelled_losses(heads, rows, context)["loss"].is_meta
 
 
 @pytest.mark.parametrize("some", [False, True])
@@ -142,6 +168,7 @@ def test_a_student_learns_their_aggregated_answer(some):
     assert found["unlabelled_distillation"].item() == pytest.approx(kl.item(), rel=1e-5)
     expected = model(images, targets)["loss"] + marginal_view_loss(joint, M, views) + kl
     assert found["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert [name for name, value in found.items() if value.requires_grad] == ["loss"]
 
 
 def test_a_student_with_another_teacher_learns_from_labelled_images():
@@ -175,6 +202,9 @@ def test_a_grown_model_keeps_its_answers_in_every_view():
     assert expected > 0.1
     changed = model(images, targets)["loss"]
     assert grown["loss"].item() == pytest.approx((changed + 3 * expected).item(), rel=1e-5)
+    usual = model(images, targets, StepContext(before=Before(before)))
+    expected = growth_loss(before, method.growing_logits(model.heads, model.features(rows)))
+    assert usual["loss"].item() == pytest.approx((changed + expected).item(), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -219,3 +249,16 @@ def test_answers_that_cannot_be_are_refused():
     for trust in (-3.0, float("nan"), float("inf")):
         refused("trust must be a number of at least 0", loss, more, answers=torch.zeros(4, 3), trust=trust)
     refused("has no image", loss, more[:0], answers=torch.zeros(0, 3))
+
+
+def test_trust_in_answers_rises_to_one_in_the_first_half_of_the_run():
+    found = [rising_trust(step, 8) for step in range(9)]
+    by_hand = [-5.0, -2.8125, -1.25, -0.3125, 0, 0, 0, 0, 0]  # -5 (1 - t)^2 at t = 0, 1/4, 1/2, 3/4, 1
+    assert found == pytest.approx([math.exp(power) for power in by_hand])
+    assert rising_trust(0, 0) == pytest.approx(math.exp(-5))  # a run of unknown length
+
+
+def test_an_answer_of_exactly_the_confidence_counts():
+    joint = logits(2 * M, 2 * M)
+    _, confident = consistency_loss(joint, torch.zeros(2, 2), M, 0.5)
+    assert confident.item() == 1

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import sla
 from refusals import refused
-from sla.views import Product
+from sla.views import Product, check_view_0, register_views, view_names
 
 MIRROR = sla.CustomViews(mirror=lambda x: x.flip(-1))
 GREY = sla.CustomViews(grey=lambda x: x.mean(1, keepdim=True))
@@ -207,3 +207,111 @@ def test_an_imported_object_keeps_its_text():
 def test_views_of_another_type_are_cast_back():
     views = sla.CustomViews(halved=lambda x: x.double() / 2)
     assert sla.expand_views(torch.rand(2, 1, 4, 4), views).dtype == torch.float32
+
+
+def test_what_views_say_of_themselves():
+    views = sla.parse_views("rot4*rgb3")
+    turns = {f"rotation by {degrees}" for degrees in (90, 180, 270)}
+    assert views.elements == turns | {"channels GBR", "channels BRG"}
+    assert sla.Rotation(0, 180).elements == {"rotation by 180"}
+    assert (views.channels, sla.Rotation().channels, sla.ColorPermutation().channels) == (3, None, 3)
+    assert (sla.ColorPermutation() * MIRROR).channels == 3
+    assert repr(sla.Rotation(0, 180)) == "<views rot2: 0°, 180°>"
+    assert MIRROR.text == "custom(mirror)"
+    assert sla.Identity().elements == frozenset()
+    assert {"none", "rot4", "rot2", "rgb3", "rgb6"} <= set(view_names())
+
+
+def test_views_are_equal_if_they_do_the_same():
+    def flip(x):
+        return x.flip(-1)
+
+    one, same, other = sla.CustomViews(a=flip), sla.CustomViews(b=flip), sla.CustomViews(a=lambda x: x)
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert sla.Rotation() == sla.Rotation(0, 90, 180, 270)
+    assert sla.Rotation() != sla.Rotation(0, 180)
+    assert sla.Rotation() != sla.ColorPermutation()
+    assert sla.Rotation() * one == sla.Rotation() * same
+    assert sla.Rotation() * one != one * sla.Rotation()
+    assert sla.Rotation() * one != sla.Rotation(0, 180) * one
+    with pytest.raises(TypeError):
+        sla.Rotation() * 3
+
+
+def test_text_may_have_spaces_and_errors_name_the_term():
+    assert sla.parse_views(" rot( 0, 90 ) * rgb3 ").text == "rot(0,90)*rgb3"
+    assert sla.parse_views("none*rot2").text == "rot2"
+    refused("unknown view 'rgb7' in 'rot4*rgb7'", sla.parse_views, "rot4*rgb7")
+    message = refused("unknown view 'rgb7'", sla.parse_views, " rgb7 ")
+    assert " in " not in message
+    refused("unknown view 'none(1)'", sla.parse_views, "none(1)")
+
+
+def test_rotations_of_a_batch_without_channels_and_colours_of_points():
+    x = torch.arange(8.0).view(2, 2, 2)
+    assert torch.equal(sla.Rotation().apply(x, 1), torch.rot90(x, 1, (1, 2)))
+    points = torch.tensor([[1.0, 2.0, 3.0]])
+    assert sla.ColorPermutation().apply(points, 5).tolist() == [[3, 2, 1]]
+    refused("needs 3 channels, not a batch of shape (3,)", sla.ColorPermutation().apply, torch.zeros(3), 1)
+    refused("needs square images, not a batch of shape (9, 9)", sla.Rotation().apply, torch.zeros(9, 9), 2)
+    for shape in ((2, 3, 5), (2, 3, 3, 5)):
+        refused("needs square images", sla.Rotation().apply, torch.zeros(shape), 3)
+
+
+class Brighter(sla.Views):
+    names = ("brighter", "unchanged")
+
+    def apply(self, input, view):
+        return input + (0.1 if view == 0 else 0)
+
+
+def test_view_0_of_ones_own_views_must_be_the_image():
+    check_view_0(sla.Rotation() * Shifted(1), (3, 4, 4))
+    check_view_0(MIRROR, (1, 5))
+    for views in (Brighter(), sla.Rotation() * Brighter(), Brighter() * sla.Rotation()):
+        refused("view 0 of Brighter, 'brighter', changes the image", check_view_0, views, (3, 4, 4))
+
+
+@pytest.mark.parametrize("names", [(), ("same", 3), "same", None])
+def test_views_name_each_view(names):
+    views = Shifted(1)
+    views.names = names
+    refused("names must name each view", sla.expand_views, images(), views)
+    views.names = ["same", "shifted"]
+    assert sla.expand_views(images(), views).shape[0] == 4
+
+
+def test_numbers_of_views_are_whole_numbers_of_any_size():
+    x, views = images(), sla.Rotation()
+    by_hand = torch.stack([torch.rot90(x[0], 3, (1, 2)), x[1]])
+    for dtype in (torch.uint8, torch.int32):
+        assert torch.equal(sla.take_views(x, views, torch.tensor([[3], [0]], dtype=dtype)), by_hand)
+    refused("whole numbers, not torch.bool", sla.take_views, x, views, torch.tensor([[True], [False]]))
+    refused("(B, k) for 2 images, not (2,)", sla.take_views, x, views, torch.tensor([0, 1]))
+
+
+def test_a_family_of_views_is_registered_once():
+    refused("views 'rot' are registered twice", register_views("rot"), sla.Rotation)
+    refused("does not say how to apply a view", sla.Views().apply, images(), 0)
+
+
+def make_shifted():
+    return Shifted(2)
+
+
+NO_VIEWS = 3
+
+
+def test_views_of_ones_own_are_an_object_a_class_or_a_function():
+    names = {
+        what: f"{__name__}:{what}" for what in ("SHIFTED", "Darkening", "make_shifted", "NO_VIEWS", "images")
+    }
+    sla.allow(*names.values())
+    found = {what: sla.parse_views(names[what]) for what in ("SHIFTED", "Darkening", "make_shifted")}
+    assert [type(views) for views in found.values()] == [Shifted, Darkening, Shifted]
+    assert [views.text for views in found.values()] == [names[what] for what in found]
+    assert found["make_shifted"].pixels == 2
+    for what in ("NO_VIEWS", "images"):
+        refused("not views, nor a class or function that makes them", sla.parse_views, names[what])

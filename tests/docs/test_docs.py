@@ -97,6 +97,7 @@ RESULTS = {  # benchmarks that fill a part of a page, with the rows that their r
     "label_loss": 27,
     "load": 5,
     "memory": 4,
+    "mutation": 18,
     "own_policy": 12,
     "photographs": 1,
     "speed": 16,
