@@ -170,6 +170,7 @@ def draw(results: Results, name: str, path: Path) -> bool:
             axis.set_title(experiment(name).columns[column].label, fontsize=10)
         if name in DOUBLING:
             axis.set_xscale("log", base=2)
+            axis.set_xticks(sorted({round(x, 1) for line in axis.lines for x in line.get_xdata()}))
             axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
     figure.axes[0].legend(fontsize=8)
