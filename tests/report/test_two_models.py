@@ -23,6 +23,9 @@ def run(tmp_path_factory, tiny_settings, finished_run):
         "model__weights": str(finished_run.folder),
         "stages": "features, train",
         "method__name": "sla+sd",
+        "optimizer__name": "adamw",
+        "optimizer__learning_rate": 0.001,
+        "optimizer__backbone_factor": 0.3,
     }
     return sla.fit("digits", tmp_path_factory.mktemp("two") / "run", **tiny_settings, **settings)
 

@@ -269,7 +269,8 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     """Batch, optimiser, and how long."""
     # Weights of another run of small pictures are trained as from scratch: gentler settings were worse
     # (`sla reproduce semi-pilots`).
-    tuned = config.model.weights != "none" and (config.model.resolution or 0) > TINY
+    small = (config.model.resolution or 0) <= TINY
+    tuned = config.model.weights in ("pretrained", "own") or (config.model.weights != "none" and not small)
     quick = is_features(config)
     if quick:
         config = fill_missing(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
