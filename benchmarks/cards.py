@@ -16,7 +16,7 @@ import tables
 from sla.reproduce.paper import experiment
 from sla.reproduce.records import Record, read_records
 from sla.reproduce.results import Place, Results, collect
-from sla.reproduce.summary import summary_rows
+from sla.reproduce.summary import FRONT, summary_rows
 from sla.stats import interval, mean_sd
 
 Rows = tuple[Sequence[str], Sequence[Sequence[str]]]  # header, rows
@@ -75,13 +75,14 @@ def _gain(results: Results, place: Place, against: str | None) -> str:
 
 
 PAGES: dict[str, Callable[[Results], Rows]] = {
-    "README.md": summary_rows,
+    "README.md": partial(summary_rows, lines=FRONT),
     "docs/methods/distillation.md": partial(study, "students"),
     "docs/methods/fewer-views.md": partial(study, "views"),
     "docs/methods/growth.md": partial(study, "grow"),
     "docs/methods/lorot.md": partial(study, "rivals"),
     "docs/methods/simclr.md": partial(study, "table11"),
     "docs/methods/unlabelled.md": partial(study, "semi"),
+    "docs/speed.md": partial(study, "fast"),
 }
 TABLES = {page: Runs("cards", page, tuple(Record.model_fields)) for page in PAGES}
 

@@ -131,8 +131,11 @@ def test_readme_and_every_card_have_code():
     assert {"README.md", *cards} <= with_code
 
 
-def readme_commands() -> list[list[str]]:
-    text = "".join(blocks(PAGES[0], "sh"))
+INSTALL, DATA = (REPOSITORY / "docs" / name for name in ("install.md", "data.md"))
+
+
+def commands_of(*pages: Path) -> list[list[str]]:
+    text = "".join(block for page in pages for block in blocks(page, "sh"))
     return [shlex.split(line) for line in text.splitlines() if line.strip()]
 
 
@@ -144,21 +147,21 @@ def test_readme_opens_with_two_commands_that_make_knows():
         assert re.search(rf"^{line.split()[1]}:", makefile, re.M), line
 
 
-def test_readme_installs_what_pyproject_offers():
+def test_what_is_installed_is_what_pyproject_offers():
     import tomllib
 
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    installs = [words for words in readme_commands() if words[0] == "pip"]
-    assert installs
+    installs = [words for words in commands_of(PAGES[0], INSTALL) if words[0] == "pip"]
+    assert len(installs) == 2
     for words in installs:
         assert words[:4] == ["pip", "install", "-c", "constraints.txt"]
-    extras = re.findall(r"^\| `(\w+)` \|", PAGES[0].read_text(), re.M)
+    extras = re.findall(r"^\| `(\w+)` \|", INSTALL.read_text(), re.M)
     asked = [extra for words in installs for extra in re.findall(r"[a-z]+", words[4])]
     assert extras
     assert {*extras, *asked} <= set(project["optional-dependencies"])
 
 
-def test_readme_sla_commands_run(tmp_path, monkeypatch):
+def test_first_commands_run(tmp_path, monkeypatch):
     """Those that need no network; `photos/` is a folder as the README describes it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLA_DATA", str(tmp_path / "empty"))
@@ -169,24 +172,21 @@ def test_readme_sla_commands_run(tmp_path, monkeypatch):
         Image.fromarray(pixels).save(file)
     Image.fromarray(pixels).save(tmp_path / "new.jpg")
     said = {}
-    for words in readme_commands():
+    for words in commands_of(PAGES[0], DATA):
         if words[0] != "sla":
             continue
         if words[1:3] == ["data", "get"]:
             words = [*words[:3], "--help"]
         if words[1] == "train":
             words += ["--iterations", "2"]
-        if words[1] == "views":
-            words += ["--minutes", "0.02"]
         said[" ".join(words[1:3])] = sla(*words[1:])
     data = {"data list", "data info", "data get", "data check"}
-    runs = {f"{word} runs/photos" for word in ("evaluate", "predict", "export")}
-    assert set(said) == data | runs | {"train photos/", "compare runs/both-baseline", "views photos/"}
+    runs = {f"{word} runs/photos" for word in ("evaluate", "predict")}
+    assert set(said) == data | runs | {"train photos/", "compare runs/both-baseline"}
     assert "cifar100" in said["data list"]
     assert "40 images, 2 classes" in said["data check"]
     assert "aggregated" in said["evaluate runs/photos"]
     assert "new.jpg" in said["predict runs/photos"]
-    assert (tmp_path / "model.onnx").is_file()
 
 
 @pytest.mark.parametrize("name", ["docs/api.md", "docs/keys.md", "docs/supply.md", "src/sla/cli/names.py"])

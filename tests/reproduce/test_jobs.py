@@ -52,6 +52,16 @@ def test_an_ensemble_has_four_models_and_its_first_is_the_model_alone():
         assert cell.job.members[0].key == alone[cell.column].key
 
 
+def test_a_row_says_whose_scores_are_averaged_over_flips():
+    """By default those of one pass; the training is the row's without flips."""
+    cells = cells_of("rivals", "small", 1, ["baseline", "flips", "sla", "sla-flips"], ["cifar10"])
+    jobs = {cell.row: cell.job for cell in cells}
+    assert jobs["flips"].settings == {}
+    assert jobs["sla-flips"].settings == {"inference": "aggregated"}
+    for averaged, trained in {"flips": "baseline", "sla-flips": "sla"}.items():
+        assert [member.key for member in jobs[averaged].members] == [jobs[trained].key]
+
+
 def test_rows_after_pre_training_share_it_and_name_it_by_its_content():
     """Equal settings of the pre-training are one run; other settings give the rows other keys."""
     after = cells_of("table11", "small", 2, ["simclr", "simclr-sd"])

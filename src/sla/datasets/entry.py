@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from sla.errors import InputError
 
 SPLIT_NAMES = ("train", "val", "test")
+MOST_CHANNELS = 64  # of an image; a wild number would be a tuple of as many means
 
 
 class _Checked:
@@ -110,6 +111,8 @@ class Entry(_Checked):
 
     def __post_init__(self) -> None:
         channels = self.shape[0]
+        if not 1 <= channels <= MOST_CHANNELS:
+            raise InputError(f"images of {channels} channels: 1 to {MOST_CHANNELS} can be read")
         half = (0.5,) * channels
         for name, value in (("mean", half), ("std", half), ("folders", (self.name,))):
             object.__setattr__(self, name, getattr(self, name) or value)

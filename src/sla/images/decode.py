@@ -19,7 +19,7 @@ MAX_PIXELS = 178_956_970  # Pillow's own limit; 512 MiB as RGB
 MAX_SIDE = 8192  # pixels to which a side is resized
 REDUCING_GAP = 2.0  # a huge image is first reduced cheaply, to at least this many times the final size
 
-BLOCK = 1 << 20  # values scaled at a time: a large image must not be converted to float64 at once
+BLOCK = 1 << 20  # pixels converted at a time: a large image must not be there in several types at once
 
 ORIENTATION, BITS_PER_SAMPLE = 0x0112, 258  # tags of EXIF and TIFF
 UPRIGHT = {
@@ -159,9 +159,18 @@ def as_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F" or image.mode.startswith("I"):
         return Image.fromarray(to_8_bit(image)).convert("RGB")
     if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+        return _on_white(image)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """In bands of rows: a large picture would else be there four times, in four bytes a pixel."""
+    result, rows = Image.new("RGB", image.size), max(1, BLOCK // image.width)
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        rgba = image.crop(box).convert("RGBA")
+        result.paste(Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB"), box)
+    return result
 
 
 def to_8_bit(image: Image.Image) -> np.ndarray:

@@ -162,7 +162,8 @@ def _job(table: Experiment, row: Row, column: str, scale: str, seed: int) -> Job
         settings = {key: value for key, value in settings.items() if key != "model.weights"}
         return Job("finetune", settings, seed, scale, label, (first,))
     if row.kind in ("ten-crop", "flips", "curves"):
-        return Job(row.kind, {}, seed, scale, label, (Job("train", settings, seed, scale, label),))
+        own = {"inference": row.inference} if row.inference else {}
+        return Job(row.kind, own, seed, scale, label, (Job("train", settings, seed, scale, label),))
     if row.kind == "ensemble":
         # The first member is the single model of the same seed, so that the two are paired.
         members = tuple(Job("train", settings, seed + 100 * i, scale, label) for i in range(MEMBERS))

@@ -65,6 +65,7 @@ class Row(Part):
     set: dict[str, Any] = {}
     times: float = 1.0  # its steps (or epochs), as a multiple of the recipe's
     score: str = "single"  # the inference: single, aggregated, distilled; or another score of its kind of job
+    inference: str | None = None  # of kind flips or ten-crop: whose scores are averaged; one pass by default
     against: str | None = None  # the row that its gain is relative to
     cited: bool = False  # its numbers were taken by the paper from another paper
     ours: bool = False  # not in the paper

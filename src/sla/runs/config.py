@@ -3,6 +3,7 @@
 What is None is chosen by the plan and written back. The keys of a task are in `tasks/<name>/config.py`.
 """
 
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
@@ -202,8 +203,8 @@ def absolute_source(source: str | None) -> str | None:
         raise ValueError("an empty text: the name of a folder or a dataset is needed")
     from sla.datasets.catalogue import CATALOGUE  # opening a run to predict does without
 
-    path = Path(source).expanduser()
-    return source if source in CATALOGUE or not path.exists() else str(path.absolute())
+    path = Path(source).expanduser()  # os.path.exists: a name that no file can have is not there either
+    return source if source in CATALOGUE or not os.path.exists(path) else str(path.absolute())
 
 
 def task_name(tree: dict[str, Any]) -> Any:
