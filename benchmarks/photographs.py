@@ -263,11 +263,13 @@ if __name__ == "__main__":
     words.add_argument("--seeds", type=int, default=1)
     words.add_argument("--datasets", default=",".join(CELLS))
     words.add_argument("--ways", default=",".join(WAYS))
-    words.add_argument("--pilots", action="store_true", help="all variants, instead of the ways")
+    every = ",".join(VARIANTS)
+    words.add_argument("--pilots", nargs="?", const=every, help="these variants, or all, instead of the ways")
     given = words.parse_args()
     names, ways = given.datasets.split(","), given.ways.split(",")
-    tried = [(way, more, name) for name, (way, more) in VARIANTS.items()]
-    if not given.pilots:
+    if given.pilots is not None:
+        tried = [(*VARIANTS[name], name) for name in given.pilots.split(",")]
+    else:
         tried = [(way, {}, "") for way in ways]
     for minutes in map(float, given.minutes.split(",")):
         for seed in range(given.seeds):
