@@ -27,6 +27,7 @@ class Line(NamedTuple):
 LINES = (
     Line("SLA, two views, aggregated", "views", "rot2-1", "baseline-1", 2, front=True),
     Line("SLA, four views, aggregated", "views", "k1-1", "baseline-1", 4),
+    Line("SLA, two views, aggregated", "views", "rot2-2", "baseline-2", 2),
     Line("SLA, four views, aggregated", "views", "k1-2", "baseline-2", 4, front=True),
     Line("SLA, four views, aggregated", "views", "k1-4", "baseline-4", 4, front=True),
     Line("SLA, four views, aggregated", "views", "k1-8", "baseline-8", 4, front=True),
