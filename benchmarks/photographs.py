@@ -154,27 +154,20 @@ def _gain(rows: Rows, minutes: str, found: dict[str, dict[str, float]]) -> str:
 
 
 def _pilots(rows: Rows) -> str:
-    names = [name for name in PILOTS if any(row["cell"] == name for row in rows)]
+    tried = {(row["cell"], row["minutes"]) for row in rows if row["cell"] in PILOTS}
+    columns = sorted(tried, key=lambda column: (float(column[1]), column[0]))
     lines: list[tuple[str, ...]] = [
-        ("way", "settings", "answer", *names),
-        ("---", "---", "---", *["--:"] * len(names)),
+        ("way", "settings", "answer", *(f"{cell}, {minutes} minutes" for cell, minutes in columns)),
+        ("---", "---", "---", *["--:"] * len(columns)),
     ]
     for variant, (way, more) in VARIANTS.items():
         settings = ", ".join(f"{key.partition('.')[2] or key} {value}" for key, value in more.items())
         for score in SCORES:
-            found = [_pilot(rows, name, way, score, variant) for name in names]
+            found = [_values(rows, cell, minutes, way, score, variant) for cell, minutes in columns]
             if any(found) and (score != "quick" or not variant):
-                lines.append((way, settings, score.replace("_", ", "), *found))
+                shown = (f"{fmean(values.values()):.1f}" if values else "" for values in found)
+                lines.append((way, settings, score.replace("_", ", "), *shown))
     return _markdown(lines)
-
-
-def _pilot(rows: Rows, cell: str, way: str, score: str, variant: str) -> str:
-    values = [
-        float(row[score])
-        for row in rows
-        if (row["cell"], row["way"], row["variant"]) == (cell, way, variant) and row[score]
-    ]
-    return f"{fmean(values):.1f}" if values else ""
 
 
 def _markdown(lines: Iterable[tuple[str, ...]]) -> str:
