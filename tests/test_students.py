@@ -151,6 +151,10 @@ def test_each_trains_resumes_to_the_same_bytes_and_is_read_again(method, tiny_se
         with torch.no_grad():
             both = (whole.model(seen) + whole.model(seen.flip(-1))) / 2
         assert flips.logits["flips"][:8].numpy() == pytest.approx(both.numpy(), abs=1e-5)
+        with pytest.warns(SLAWarning, match="trained without flips"):
+            found = whole.predict(images.numpy(), "flips")
+        expected = (both / whole.temperatures["single"]).softmax(1)
+        assert found.probabilities.numpy() == pytest.approx(expected.numpy(), abs=1e-5)
 
 
 def test_the_disk_must_have_room_for_the_memory(tmp_path):

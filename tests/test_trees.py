@@ -10,7 +10,7 @@ from sla.datasets.catalogue import read_catalogue
 from sla.model_file import KEY, read_model_file
 from sla.reproduce.plan import read_plan
 from sla.runs.config import parse_assignment, read_config
-from sla.trees import parse_json, parse_yaml
+from sla.trees import parse_json, parse_yaml, read_text
 
 DEEP = "[" * 5000 + "]" * 5000
 LAUGHS = "a: &a [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1 or ''}, *a{i - 1 or ''}]\n" for i in range(1, 40))
@@ -58,3 +58,10 @@ def test_deep_json_is_a_value_error(tmp_path):
         parse_json("[" * 100_000)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors", {KEY: "[" * 100_000})
     refused("not a model", read_model_file, tmp_path / "model.safetensors", "a model")
+
+
+def test_a_file_without_an_end_is_refused(stopped):
+    with pytest.raises(ValueError, match="more than 64 MiB of text"):
+        read_text("/dev/zero")
+    for words in (("train", "digits", "--config"), ("reproduce", "plan")):
+        assert "more than 64 MiB of text" in stopped(2, *words, "/dev/zero")

@@ -2,15 +2,26 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 DEEPEST = 100  # levels, also where anchors are followed
 LONGEST = 400  # characters of a number
+LONGEST_FILE = 2**26  # bytes
 HALF = re.compile(r"[\ud800-\udfff]")  # of a pair, which alone is no character
 ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 LARGEST = 1_000_000  # values, each as often as anchors repeat it
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file that a person wrote; a ValueError where it has no end, or is far too long."""
+    with open(path, "rb") as file:
+        content = file.read(LONGEST_FILE + 1)
+    if len(content) > LONGEST_FILE:
+        raise ValueError(f"more than {LONGEST_FILE // 2**20} MiB of text")
+    return content.decode("utf-8")
 
 
 def parse_yaml(text: str) -> Any:

@@ -279,6 +279,18 @@ def test_a_run_that_learnt_nothing_is_told_so_and_gets_no_advice_to_use_it(finis
     half[::2] = one_class[::2].float()
     assert "chance" not in end(half)
     assert "sla predict" in end(half)
+    assert "more pictures of" in end(half)
+    assert " (often predicted as 3)" in end(half)
+
+
+def test_one_wrong_picture_is_no_pattern(finished_run, outputs):
+    logits = torch.nn.functional.one_hot(outputs.targets, 10).float()
+    logits[0] = 0.0
+    logits[0, (outputs.targets[0] + 1) % 10] = 1.0
+    made = replace(outputs, logits={"distilled": logits})
+    said = " ".join(describe_end(finished_run, made, finished_run.classes, "test").lines)
+    assert f" (once predicted as {(outputs.targets[0] + 1) % 10})" in said
+    assert "more pictures of" not in said
 
 
 def test_chance_is_what_shuffled_answers_have_right():

@@ -163,8 +163,13 @@ def test_the_time_is_used_also_where_steps_are_faster_than_measured(
 
 def test_slowed_half_way_it_ends_in_time_with_its_whole_schedule(clock, splits, tmp_path, messages):
     clock.costs = lambda taken: MEASURED if taken < 20 else 4 * MEASURED
+    shown: list[tuple[int, int]] = []
+    messages.step = lambda done, total, row: shown.append((done, total))
     run = train(make_config(TREE), tmp_path / "run", splits=splits, progress=messages)
     steps, taken = run.config.run.iterations, len(clock.schedule)
+    assert [done for done, _ in shown] == list(range(1, taken + 1))  # not the steps that were skipped
+    assert shown[-1] == (taken, taken)
+    assert all(done <= total < steps for done, total in shown[10:])
     assert f"{taken} steps taken in the given time" in messages.lines
     assert 25 < clock.now - 1000 <= 30 + 4 * MEASURED
     assert 20 < taken < steps

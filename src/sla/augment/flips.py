@@ -8,6 +8,8 @@ from torch import Tensor
 from sla.augment.ops import MIRRORED, Pipeline
 from sla.sampling.draws import Draws
 
+FLIPS = "flips"  # the kind of inference
+
 
 @dataclass(frozen=True)
 class Mirrored:

@@ -18,7 +18,7 @@ from sla.augment.policy_ops import NOTHING, NUMBER, apply_operations
 from sla.disk import reason
 from sla.errors import InputError, nearest, shown
 from sla.sampling.draws import Draws
-from sla.trees import parse_json
+from sla.trees import parse_json, read_text
 
 LARGEST_FILE = 4 << 20  # bytes; the largest published policy has 60,000
 BINS = 30  # TrivialAugment's strengths are 0 to 30 thirtieths
@@ -235,7 +235,7 @@ def read_policy(source: str | Path) -> Any:
         path = Path(name).expanduser()
         if path.stat().st_size > LARGEST_FILE:
             raise InputError(f"{shown(name)}: too large for a policy")
-        return parse_json(path.read_text(encoding="utf-8-sig"))
+        return parse_json(read_text(path).removeprefix("\ufeff"))
     except OSError as error:
         raise InputError(f"{shown(name)}: {reason(error)}") from None
     except ValueError as error:

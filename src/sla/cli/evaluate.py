@@ -146,8 +146,10 @@ def _alone(
     progress: "Progress",
     options: dict[str, Any],
 ) -> tuple[int, Scores]:
+    from sla.augment.flips import FLIPS
+
     dataset, found, all_views = run.dataset(data, on_bad_image, progress), {}, {}
-    averaged = {"ten-crop": run.ten_crop, "flips": run.flips}
+    averaged = {"ten-crop": run.ten_crop, FLIPS: run.flips}
     for name in run.model.inferences if inference is None else (inference,):
         start, passing = time.monotonic(), {"progress": progress, "what": f"{name} inference", **options}
         if name in averaged:

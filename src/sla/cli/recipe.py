@@ -14,7 +14,7 @@ def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dic
     Left out: the method of a table's first row, the command's choice, and what does not fit the data,
     the backbone or the length that the file or the options choose.
     """
-    from sla.recipes.load import flatten, recipe, recipe_settings
+    from sla.recipes.load import flatten, keeps_method, recipe, recipe_settings
     from sla.runs.config import BUDGETS
     from sla.tasks.registry import TASKS, find_task, with_values
 
@@ -27,7 +27,7 @@ def with_recipe(text: str, tree: dict[str, Any], options: dict[str, Any]) -> dic
     tree = {"task": task, **tree}
     chosen = flatten(tree) | options
     settings = recipe_settings(name, scale or "paper", chosen.get("data.source"))
-    first = TASKS[task].config_class.first_of_table
+    first = {} if keeps_method(name) else TASKS[task].config_class.first_of_table
     unused = {key for key, value in first.items() if settings.get(key) == value}
     if chosen.get("model.backbone", settings["model.backbone"]) != settings["model.backbone"]:
         unused.add("model.options")

@@ -29,7 +29,8 @@ Checkpoint = Annotated[
     str, typer.Option(help="last, best on the held-out images, features, averaged, or the run's choice.")
 ]
 Inference = Annotated[
-    str | None, typer.Option(help="single, aggregated or distilled. Default: the run's headline.")
+    str | None,
+    typer.Option(help="single, aggregated, anytime, distilled or flips. Default: the run's headline."),
 ]
 OnBadImage = Annotated[
     Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")

@@ -31,6 +31,7 @@ class Entry(BaseModel):
     expected: str = Field("unknown", description="what the paper prints for it, in percent")
     extends: tuple[str, ...] = Field((), description="families whose settings come first, in this order")
     own: tuple[str, ...] = Field((), description="more keys that are left out with other images")
+    keeps_method: bool = Field(False, description="its method is for `sla train` too, no table's first row")
     set: Settings = {}
     paper: Settings = {}
     small: Settings = {}
@@ -75,6 +76,11 @@ def recipe_settings(name: str, scale: str = "paper", data: str | None = None) ->
         left_out = {*OWN_DATA, *(key for layer in layers for key in layer.own)}
         settings = {key: value for key, value in settings.items() if key not in left_out}
     return deepcopy(settings)
+
+
+def keeps_method(name: str) -> bool:
+    """Whether the method of a recipe is its own choice, not that of the first row of a table."""
+    return any(layer.keeps_method for layer in _layers(recipe(name)))
 
 
 def recipe_version(name: str) -> Settings:

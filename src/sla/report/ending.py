@@ -22,6 +22,7 @@ from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 TRUSTED = 0.9  # the level that is told
+TELLING = 3  # wrong pictures of a class from which more of them are advised
 
 
 class NextStep(NamedTuple):
@@ -99,7 +100,8 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
         said.append(f"That is {f'no {better}: it learnt nothing' if below else f'not clearly {better}'}.")
         return Ending(said, _learn_more(run))
     if worst is not None:
-        taken = f" (often predicted as {classes[worst.confused.predicted]})" if worst.confused else ""
+        often = "often" if worst.confused and worst.confused.images > 1 else "once"
+        taken = f" ({often} predicted as {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
     trusted = next((one for one in levels if one.level == TRUSTED), None)
     if headline in run.uncalibrated:
@@ -166,7 +168,7 @@ def describe_unjudged(run: Run) -> Ending:
     if turns := _in_turn(run):
         quick = is_features(run.config) or run.checkpoint == FEATURES
         said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
-    return Ending([said], _next(run, None))
+    return Ending([said], _next(run, None, judged=bool(turns)))
 
 
 def _in_turn(run: Run) -> str:
@@ -211,14 +213,15 @@ def _train_command(run: Run) -> NextStep:
     return NextStep("training may gain more", f"sla train {shown(quote(source))} --out {shown(quote(out))}")
 
 
-def _next(run: Run, worst: ClassAccuracy | None) -> list[NextStep]:
+def _next(run: Run, worst: ClassAccuracy | None, judged: bool = True) -> list[NextStep]:
     folder, source = str(run.folder), run.config.data.source
     default = run.result.get("chosen", {}).get("checkpoint", "last")
     model = "" if run.checkpoint == default else f" --checkpoint {run.checkpoint}"
-    predict = f"sla predict {shown(quote(folder))} PICTURES --min-confidence {TRUSTED:g}{model}"
+    sure = f" --min-confidence {TRUSTED:g}" if judged else ""
+    predict = f"sla predict {shown(quote(folder))} PICTURES{sure}{model}"
     steps = [NextStep("", predict)]
     if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
         steps.append(_train_command(run))
-    elif worst is not None:
+    elif worst is not None and worst.images - worst.correct >= TELLING:
         steps.append(NextStep(f"more pictures of {worst.name} would help most"))
     return steps

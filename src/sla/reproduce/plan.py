@@ -9,7 +9,7 @@ from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.paper import Part
 from sla.reproduce.records import Record, core_seconds
-from sla.trees import parse_yaml
+from sla.trees import parse_yaml, read_text
 
 
 class Line(Part):
@@ -36,7 +36,7 @@ class LineStatus:
 def read_plan(path: Path) -> list[Line]:
     """The lines of a YAML file: a list of `{experiment: table1, columns: [cifar10], seeds: 3}`."""
     try:
-        tree = parse_yaml(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(read_text(path))
         if not isinstance(tree, list):
             raise TypeError("it must be a list of lines")
         return [Line.model_validate(line) for line in tree]

@@ -33,6 +33,14 @@ LINES = (
     Line("SLA, four views, aggregated", "views", "k1-8", "baseline-8", 4, front=True),
     Line("SLA, all four views in every step, as in the paper, aggregated", "views", "k4-4", "baseline-4", 4),
     Line("SLA, four views, single", "rivals", "sla-single", "baseline", 1),
+    Line(
+        "SLA, four views and mirror images; plain over mirror images",
+        "rivals",
+        "sla-flips",
+        "flips",
+        8,
+        front=True,
+    ),
     Line("student of SLA", "students", "student", "baseline", 1, front=True),
     Line("student, more images without labels", "students", "student-unlabelled", "baseline", 1, front=True),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sla.augment.flips import FLIPS
 from sla.datasets.catalogue import CATALOGUE
 from sla.disk import exclusive, replacing
 from sla.progress import QUIET, Progress, StepsOnly
@@ -146,7 +147,7 @@ def _ensemble(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
 def _averaged(job: Job, out: Path, progress: Progress) -> dict[str, Any]:
     """The member on ten crops of each test image, or on the image and its mirror image."""
     records, (run,) = _members(job, out)
-    evaluate = {"ten-crop": run.ten_crop, "flips": run.flips}[job.kind]
+    evaluate = {"ten-crop": run.ten_crop, FLIPS: run.flips}[job.kind]
     outputs = evaluate(run.dataset(), job.settings.get("inference"), progress=progress)
     return {"more": {job.kind: outputs.scores()[job.kind]["top1"]}, **_total(records)}
 

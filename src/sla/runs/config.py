@@ -22,7 +22,7 @@ from pydantic import (
 from sla.disk import reason
 from sla.errors import InputError, nearest, shown
 from sla.images.decode import MAX_SIDE
-from sla.trees import parse_yaml
+from sla.trees import parse_yaml, read_text
 
 MOST_STEPS = 10**8 - 1  # names of checkpoints have eight digits
 MOST_EPOCHS = MOST_MINUTES = 1e6
@@ -308,7 +308,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 def read_config(path: str | Path) -> dict[str, Any]:
     """The tree in a YAML file, not yet validated."""
     try:
-        tree = parse_yaml(Path(path).read_text(encoding="utf-8"))
+        tree = parse_yaml(read_text(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:

@@ -182,7 +182,9 @@ class Loop(ABC):
                     self._add_row(row, board)
                 elif not self._evaluate_row(row, stop, board):
                     return False
-            progress.step(done, self.steps, row)
+            # Without the steps that there is no time for: as many more as the schedule's share so far says.
+            expected = round(self.steps * position.taken / done) if position.skipped else self.steps
+            progress.step(position.taken, expected, row)
             every = run.checkpoint_every
             due = not position.taken % every if every else now - saved > CHECKPOINT_SECONDS
             stopping, due = self.group.any(stop.requested, due)

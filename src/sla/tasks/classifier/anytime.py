@@ -82,12 +82,12 @@ def require_rule(rules: Sequence[AnytimeRule], agreement: float, held_out: int, 
     rule = rule_at(rules, agreement)
     if rule is None:
         levels = " or ".join(f"{rule.agreement:g}" for rule in rules)
-        others = f"use --agreement {levels}" if levels else "none of the lower levels can be shown either"
+        others = f"use --agreement {levels}" if levels else "the lower levels cannot be shown either"
         if agreement not in LEVELS:
             others = f"the levels are {', '.join(f'{level:g}' for level in LEVELS)}; {others}"
         raise InputError(
             f"{shown(folder)}: no anytime rule with agreement {agreement:g}: {held_out:,} held-out images "
-            f"are too few, or its views disagree too often: {others}, or hold out more (data.hold_out)"
+            f"are too few, or its views disagree too often; {others}; hold out more (data.hold_out)"
         )
     return rule
 

@@ -78,6 +78,8 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
     else:
         clear = compare_hits(hits[FEATURES], hits[checkpoint]).p < RISK
         why = "training was worth it" if clear else "training is no clear gain over the quick model"
+        if right[checkpoint] == right[FEATURES]:
+            why = "training has no more right than the quick model, but the better probabilities"
     by = "" if checkpoint == FEATURES else f" by {candidates[checkpoint].inference} inference"
     lines.append(f"{why}; predict uses {MODELS[checkpoint]}{by}; --checkpoint names another")
     chosen = {

@@ -30,6 +30,8 @@ from sla.tasks.classifier.unlike import distances_to
 
 MOST_BYTES = 256 << 20  # of class logits by view: with more, only every n-th image is used
 
+Prepare = Callable[[Tensor, Draws, Tensor], Tensor]  # uint8 images, draws, aspect -> what the network sees
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -100,7 +102,7 @@ class Outputs:
 def infer(
     model: Classifier,
     dataset: Dataset,
-    pipeline: Pipeline,
+    pipeline: Prepare,
     *,
     inferences: tuple[str, ...] | None = None,
     by_view: bool = False,
@@ -192,7 +194,7 @@ def infer_averaged(
     name: str,
     model: Classifier,
     dataset: Dataset,
-    pipelines: Sequence[Callable[[Tensor, Draws, Tensor], Tensor]],
+    pipelines: Sequence[Prepare],
     inference: str | None = None,
     **passing: Any,
 ) -> Outputs:

@@ -16,7 +16,7 @@ from sla.images.convert import USUAL_CHANNELS
 from sla.images.decode import BadImageError
 from sla.images.store import Dataset, Images
 from sla.runs.preprocessing import file_images
-from sla.tasks.classifier.evaluation import infer
+from sla.tasks.classifier.evaluation import Prepare, infer
 from sla.tasks.classifier.unlike import UnlikeRule
 
 
@@ -42,33 +42,37 @@ def predict_images(
     classes: Sequence[str],
     inference: str,
     *,
+    pipelines: Sequence[Prepare],
     temperature: float = 1.0,
     unlike_rule: UnlikeRule | None = None,
     batch_size: int = 64,
 ) -> Prediction:
-    """The prediction for each image of a sequence, in its order."""
+    """The prediction for each image of a sequence, in its order; logits are averaged over the pipelines."""
     probabilities, distances = torch.zeros(0, model.num_classes), None
     if len(files):
         dataset = Dataset(_read(files, preprocessing), np.zeros(len(files), np.int64), tuple(classes))
         try:
-            outputs = infer(
-                model,
-                dataset,
-                preprocessing.eval_pipeline(),
-                batch_size=batch_size,
-                inferences=(inference,),
-                fast=True,
-                means=None if unlike_rule is None else unlike_rule.means,
-            )
+            found = [
+                infer(
+                    model,
+                    dataset,
+                    pipeline,
+                    batch_size=batch_size,
+                    inferences=(inference,),
+                    fast=True,
+                    means=None if unlike_rule is None else unlike_rule.means,
+                )
+                for pipeline in pipelines
+            ]
         except BadImageError as error:
             raise BadImageError(error.path, error.reason) from None  # no hint about datasets
-        probabilities = (outputs.logits[inference] / temperature).softmax(-1)
-        distances = outputs.distances
-    found = Prediction(probabilities.argmax(-1), probabilities)
-    found.classes = tuple(classes)
+        logits = torch.stack([outputs.logits[inference] for outputs in found]).mean(0)
+        probabilities, distances = (logits / temperature).softmax(-1), found[0].distances
+    prediction = Prediction(probabilities.argmax(-1), probabilities)
+    prediction.classes = tuple(classes)
     if unlike_rule is not None:
-        found.unlike = unlike_rule.marks(torch.zeros(0) if distances is None else distances)
-    return found
+        prediction.unlike = unlike_rule.marks(torch.zeros(0) if distances is None else distances)
+    return prediction
 
 
 def _read(files: Any, preprocessing: Preprocessing) -> Images:

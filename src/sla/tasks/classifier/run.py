@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sla.anytime import AGREEMENT, AnytimeRule
-from sla.augment.flips import flip_pipelines, makes_mirror_images
+from sla.augment.flips import FLIPS, flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
 from sla.augment.ten_crop import ten_crop_pipelines
@@ -31,7 +31,7 @@ from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.distil import is_distilled
-from sla.tasks.classifier.evaluation import Outputs, infer, infer_averaged
+from sla.tasks.classifier.evaluation import Outputs, Prepare, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps, is_features
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
 from sla.tasks.classifier.opened_model import (
@@ -166,8 +166,13 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         `unlike` marks those that are unlike all training images, where the run has a rule for that.
         files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
         One path or one Pillow image is a list of one.
+        inference: by default the run's headline; `flips` averages one pass over image and mirror image.
         """
         inference = inference or self.headline
+        pipelines: list[Prepare] = [self.pipeline]
+        if inference == FLIPS:
+            self._warn_if_never_mirrored()
+            inference, pipelines = self.model.best_inference, flip_pipelines(self.pipeline)
         check_inference(inference, self.model.inferences)
         files = as_sequence(files, self.preprocessing.channels)
         if len(files):
@@ -178,6 +183,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             self.preprocessing,
             self.classes,
             inference,
+            pipelines=pipelines,
             temperature=self.temperatures.get(inference, 1.0),
             unlike_rule=self.unlike_rule,
             batch_size=batch_size,
@@ -266,7 +272,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """The kind of inference on each image and its mirror image, their logits averaged."""
         self._warn_if_never_mirrored()
         dataset, both = same_classes(dataset, self.classes), flip_pipelines(self.pipeline)
-        return infer_averaged("flips", self.model, dataset, both, inference, **options)
+        return infer_averaged(FLIPS, self.model, dataset, both, inference, **options)
 
     def _warn_if_never_mirrored(self) -> None:
         if self.stage == FEATURES or is_features(self.config):  # its features are of published weights
