@@ -28,6 +28,7 @@ STUDIED = {  # rows of a study that make a line: the start of their names, and i
         "k1-": "SLA aggregated, one view per step",
         "k2-": "SLA aggregated, two views per step",
         "k4-": "SLA aggregated, all four views per step",
+        "rot2-": "SLA aggregated, two rotations, one per step",
     },
     "capacity": {"baseline-": "plain classifier", "sla-": "SLA aggregated"},
 }
