@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzzing.guard import Reader
+from fuzzing.guard import Reader, TimeLimitError
 from fuzzing.mutate import EXTREMES, mutate_bytes
 from sla.datasets.formats import cifar, lists, mat, wordnet
 from sla.datasets.formats.idx import read_idx, read_mnist
@@ -224,7 +224,9 @@ def open_mat(folder: Path):
 
     def answer(path: Path) -> dict[str, Any]:
         text = ""
-        with contextlib.suppress(Exception):  # ends that process with an error
+        with contextlib.suppress(
+            Exception, TimeLimitError
+        ):  # ends that process, with an error or by its time-out
             text = json.dumps(mat.read_here(path))
         if not text:
             raise InputError("a damaged MATLAB file")

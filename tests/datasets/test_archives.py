@@ -106,6 +106,15 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_zip_by_lzma_is_refused(tmp_path):
+    with zipfile.ZipFile(
+        tmp_path / "big.zip", "w", zipfile.ZIP_LZMA
+    ) as file:  # its dictionary may be gigabytes
+        file.writestr("a", b"x" * 100)
+    refused("'a' is compressed by LZMA", unpack, tmp_path / "big.zip", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_bytes_and_files_are_bounded(tmp_path):
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("zeros", bytes(5_000_000))

@@ -138,6 +138,8 @@ def _name_refusal(name: str) -> str:
 
 
 def _zip_refusal(member: zipfile.ZipInfo) -> str:
+    if member.compress_type == zipfile.ZIP_LZMA:  # it may claim gigabytes for its dictionary
+        return "is compressed by LZMA, which is not read in a zip: pack it again by deflate, zip's usual way"
     kind = (member.external_attr >> 16) & 0o170000  # the Unix mode, where the archive has one
     return "" if kind in (0, 0o100000, 0o040000) else "is a link or a device"
 
