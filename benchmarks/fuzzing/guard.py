@@ -55,6 +55,7 @@ class Reader:
     memory: int = 1 << 30  # bytes beyond what the process has at its start
     parses_literals: bool = False  # numpy parses its headers, which counts as compiling, and runs nothing
     claims: bool = False  # a library allocates what a file claims to have, fills none of it, and refuses
+    seconds: float | None = None  # of CPU time for one input, if not SECONDS
     own_process: bool = False  # the package reads it in a process of its own, whose end is a refusal
 
 
@@ -207,7 +208,7 @@ def _child(
             counts[INDEX] = index
             path.write_bytes(make_input(reader, seed, index))
             begun = time.process_time()
-            problem = _read_one(read, path, watch, counts, reader.claims)
+            problem = _read_one(read, path, watch, counts, reader)
             took = int((time.process_time() - begun) * 1e6)
             counts[CPU] += int((time.process_time() - clock) * 1e6)
             clock = time.process_time()
@@ -232,21 +233,21 @@ def _limit(memory: int) -> None:
 
 
 def _stop(*_: object) -> None:
-    raise TimeLimitError(f"more than {SECONDS:.0f} seconds")
+    raise TimeLimitError("more than the seconds allowed")
 
 
 def _read_one(
-    read: Callable[[Path], object], path: Path, watch: _Watch, counts: np.ndarray, claims: bool
+    read: Callable[[Path], object], path: Path, watch: _Watch, counts: np.ndarray, reader: Reader
 ) -> str:
     """What was wrong with how an input was read; empty if it is valid, or refused as it must be."""
     problem = ""
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, reader.seconds or SECONDS)
     watch.on = True
     try:
         read(path)
     except SLAError as error:
         watch.on = False
-        problem = _wrong_refusal(error, claims)
+        problem = _wrong_refusal(error, reader.claims)
         counts[REFUSED] += not problem and not watch.seen
     except BaseException as error:
         watch.on = False
