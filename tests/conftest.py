@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 from pathlib import Path
@@ -70,6 +71,8 @@ def data_folder(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def stopped(capsys):
     """Runs `sla` with these words to its exit code; what it said, on one line where it refused."""
+    gc.collect()  # what earlier tests left open is noted now, not among what the command says
+    capsys.readouterr()
 
     def run(code, *words):
         from sla.cli import main
