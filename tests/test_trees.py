@@ -65,3 +65,9 @@ def test_a_file_without_an_end_is_refused(stopped):
         read_text("/dev/zero")
     for words in (("train", "digits", "--config"), ("reproduce", "plan")):
         assert "more than 64 MiB of text" in stopped(2, *words, "/dev/zero")
+
+
+def test_a_model_file_whose_description_is_null_is_none(tmp_path):
+    path, header = tmp_path / "a.safetensors", b'{"__metadata__":null}'
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    refused("not a model", read_model_file, path, "a model")

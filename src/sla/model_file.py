@@ -144,7 +144,7 @@ def _parse(content: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of a whole file: `safe_open` loses 64 bytes with each tensor that it gives."""
     tensors = dict(sorted(load_tensors(content).items()))  # has checked the header
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return header.get("__metadata__", {}), tensors
+    return header.get("__metadata__") or {}, tensors  # it may be null
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
