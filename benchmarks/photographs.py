@@ -55,6 +55,8 @@ CELLS = {
 PILOTS = {  # judged on what is held out of the training pictures
     "pilot-cub": Cell(CUB, "100-149", 10, 1 / 3),
     "pilot-flowers": Cell(FLOWERS, "50-99", 5, 1 / 3),
+    "pilot-cub-2": Cell(CUB, "100-149", 10, 2 / 3),  # twice as many held out
+    "pilot-flowers-2": Cell(FLOWERS, "50-99", 5, 2 / 3),
 }
 SLA = {"method.name": "sla", "method.views": "rot4", "method.views_per_step": 1}
 WAYS: dict[str, dict[str, Any]] = {
@@ -80,10 +82,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "fast": ("plain", {"optimizer.learning_rate": 3e-3}),
     "smooth": ("plain", {"method.label_smoothing": 0.1}),
     "mixup": ("plain", {"mix": "mixup(0.2)"}),
+    "mixed": ("mixed", {}),
+    "cutmix": ("plain", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
     "average": ("plain", {"optimizer.ema": 0.98}),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
+    "four-mixed": ("sla", {"method.label_smoothing": 0.1, "mix": "mixup(0.2)"}),
     "two": ("sla", {"method.views": "rot2"}),
     "colours": ("sla", {"method.views": "rgb3"}),
     "four-160": ("sla", {"model.train_resolution": 160}),
