@@ -85,6 +85,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "mixed": ("mixed", {}),
     "cutmix": ("plain", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
     "average": ("plain", {"optimizer.ema": 0.98}),
+    "randaugment": (
+        "plain",
+        {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"},
+    ),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
