@@ -47,9 +47,9 @@ def _gap(row: str, against: str) -> Contrast:
 
 
 def _growth(row: str) -> Contrast:
-    """The relative gain with 25 images per class is larger than with 250 (Figure 4)."""
-    places = [Place("figure4", name, column) for column in ("n25", "n250") for name in (row, "baseline")]
-    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 images per class over 250"
+    """The relative gain with 25 images per class is larger than with 100 (Figure 4)."""
+    places = [Place("figure4", name, column) for column in ("n25", "n100") for name in (row, "baseline")]
+    label = f"relative gain of {experiment('figure4').rows[row].label}, 25 images per class over 100"
     return Contrast(label, tuple(places), lambda a, b, c, d: 100 * (a / b - c / d))
 
 
