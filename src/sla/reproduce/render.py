@@ -10,6 +10,8 @@ from sla.disk import replacing
 from sla.report.charts import Series
 from sla.report.page import render as render_page
 from sla.report.page import write as write_page
+from sla.reproduce.answers import HEADER as ANSWERS_HEADER
+from sla.reproduce.answers import answers_rows
 from sla.reproduce.claims import claims, row_contrasts
 from sla.reproduce.figures import AXES, draw, series_of
 from sla.reproduce.names import EXPERIMENTS, PAPER, STUDIES
@@ -43,6 +45,11 @@ SIMULATED = (
     "them null, 5 with an effect of 1 standard deviation (sd) of a paired difference, 5 with 3. The risk of "
     "one wrong verdict or more is below 5%, and slightly above where one column is much noisier. Taken for "
     "verdicts about datasets in general, whose effects differ by 1 sd, they are wrong far more often."
+)
+ANSWERS = (
+    "Means over seeds, in percent of the test images. The calibration error is the expected one (15 bins), "
+    "at the temperature that held-out images gave. Gained are images that only the average over the views "
+    "has right, lost those that only the plain view has right."
 )
 ORIENTED = "More is better for the first named; errors count as negative."
 
@@ -83,6 +90,9 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
             untested += [f"{_sentence(one)} ({scale} scale)" for one in judged if one.verdict == UNTESTED]
         if compared[scale]:
             yield _surprises(scale, compared[scale])
+    if "small" in found and (rows := answers_rows(found["small"])):
+        title = "Calibration, and what aggregation gains and loses, small scale"
+        yield Section(title, [ANSWERS], [(title, ANSWERS_HEADER, rows)])
     for scale, several in compared.items():
         if several:
             yield _compared(f"Single comparisons at {scale} scale", ORIENTED, several)
