@@ -93,6 +93,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
     "four-mixed": ("sla", {"method.label_smoothing": 0.1, "mix": "mixup(0.2)"}),
+    "four-cutmix": ("sla", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
     "two": ("sla", {"method.views": "rot2"}),
     "colours": ("sla", {"method.views": "rgb3"}),
     "four-160": ("sla", {"model.train_resolution": 160}),
