@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sla.accelerate import accelerate
 from sla.backbones import find_weights
 from sla.classifier import Classifier
 from sla.errors import InputError
@@ -140,6 +141,7 @@ class FeatureFit(Trainer):
         self.copies = _copies(len(plan.train))
         self.memory = Embedded(len(plan.train), self.copies, self.model.num_features)
         self.metrics = MetricsFile(folder / "metrics.csv", ["train", "val_cross_validated", "val_single"])
+        self.fast: Classifier | None = None  # a copy of the model that makes the passes
         self.found: dict[str, Any] = {}  # by cross-validation, for the model's file
         # Scores of training pictures when they were held out, and the rule: beside the weights, at the end.
         self.held_out: Scores | None = None
@@ -218,8 +220,10 @@ class FeatureFit(Trainer):
         """(B, c, D), the picture and its mirror image."""
         if self.config.run.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
+        # The same copy whenever it resumes, so never by onnxruntime.
+        self.fast = self.fast or accelerate(self.model, images[:2])
         shown = [images, images.flip(-1)][: self.copies]
-        return torch.stack([self.model.features(each).float().cpu() for each in shown], 1)
+        return torch.stack([self.fast.features(each).float().cpu() for each in shown], 1)
 
     def _solve(self, progress: Progress) -> tuple[dict[str, float], Scores]:
         """Fit the head; the row of metrics.csv, and the scores of pictures that were held out in turn."""

@@ -17,6 +17,7 @@ from sla.images.store import Dataset
 from sla.methods import Features
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint, read_state, step_of
+from sla.runs.defaults import TINY
 from sla.runs.folder import CONFIG, stage_folder
 from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
 from sla.runs.preprocessing import read_preprocessing
@@ -191,7 +192,7 @@ def _infer(
     """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
     (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
     assert dataset is not None
-    passing = _passing(trainer, progress, f"{checkpoint} checkpoint on {name}")
+    passing = _passing(trainer, progress, f"{checkpoint} checkpoint on {name}") | {"fast": _is_slow(trainer)}
     if inferences is not None:
         return infer(model, dataset, _pipeline(model), inferences=inferences, **passing)
     outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
@@ -200,6 +201,11 @@ def _infer(
         # "distilled" is the student, also where its teacher has one of its own.
         outputs = replace(outputs, logits=taught[name] | outputs.logits)
     return outputs
+
+
+def _is_slow(trainer: Trainer) -> bool:
+    """Whether passes take so long that the fastest copy of the model makes them: those over photographs."""
+    return (trainer.config.model.resolution or 0) > TINY
 
 
 def _passing(trainer: Trainer, progress: Progress, what: str) -> dict[str, Any]:
@@ -297,7 +303,7 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
 def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
     """The teacher's class logits by inference, to stand beside its student's."""
     assert trainer.teacher is not None
-    passing = _passing(trainer, progress, "teacher")
+    passing = _passing(trainer, progress, "teacher") | {"fast": _is_slow(trainer)}
     return infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing).logits
 
 
@@ -308,7 +314,13 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     if dataset is None or trainer.config.method.name == DISTILLED:  # its teacher's run has said it
         return None
     workers = trainer.config.data.workers or 0
-    found = measure_views(trainer.teacher or model, dataset, trainer.eval_pipeline, workers=workers)
+    found = measure_views(
+        trainer.teacher or model,
+        dataset,
+        trainer.eval_pipeline,
+        workers=workers,
+        fast=_is_slow(trainer),
+    )
     if found is None:
         return None
     right = scores[name][model.method.headline]["top1"] * len(dataset) / 100

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sla.accelerate import Engine
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset, spread
@@ -131,19 +132,28 @@ def count_views(answers: Tensor, views: Views) -> ViewAccuracy:
 
 @torch.inference_mode()
 def measure_views(
-    model: Classifier, dataset: Dataset, pipeline: Pipeline, *, batch_size: int = 64, workers: int = 0
+    model: Classifier,
+    dataset: Dataset,
+    pipeline: Pipeline,
+    *,
+    batch_size: int = 64,
+    workers: int = 0,
+    fast: bool = False,
 ) -> ViewAccuracy | None:
     """How well a trained classifier predicts its views on at most ENOUGH images, evenly spaced.
 
-    None where its method has one view, or nothing that learns to predict them.
+    None where its method has one view, or nothing that learns to predict them. `fast`: by the fastest copy
+    of the model.
     """
     method, answers = model.method, []
     if len(method.views) == 1:
         return None
     some = dataset.subset(spread(len(dataset), ENOUGH))
+    engine = Engine(model, len(some), fast)
     for batch in iterate_eval(model, some, batch_size, workers):
-        images = method.expand(pipeline(batch.images, batch.draws, batch.aspect))
-        logits = method.predict_view(model.heads, model.features(images))
+        images = pipeline(batch.images, batch.draws, batch.aspect)
+        with engine.on(images) as used:
+            logits = method.predict_view(used.heads, used.features(method.expand(images)))
         if logits is None:
             return None
         answers.append(logits.argmax(1).cpu())
