@@ -201,7 +201,7 @@ def settings_of(cell: Cell, way: str, minutes: float, seed: int) -> dict[str, An
     return data | run | WAYS[way] | steps
 
 
-def scores_of(run: Any, split: str) -> dict[str, float]:
+def scores_of(run: Any, split: str, flips: bool) -> dict[str, float]:
     """Accuracy in percent of the quick model, of each inference of the trained one, and of their average."""
     from sla.tasks.classifier.run import Run
 
@@ -218,7 +218,7 @@ def scores_of(run: Any, split: str) -> dict[str, float]:
         scores["averaged"] = found["averaged"]["single"]
         if "aggregated" in found["averaged"]:
             scores["averaged_views"] = found["averaged"]["aggregated"]
-    if split == "test":
+    if flips:
         last = Run(run.folder, "last")
         scores["flips"] = last.flips(last.dataset(), "single").scores()["flips"]["top1"]
     return scores
@@ -244,7 +244,7 @@ def run_cell(
             resume = (folder / "config.yaml").exists()
             run = sla.fit(str(source), str(folder), resume=resume, progress=Printed(), **config)
             split = "val" if pilot else "test"
-            scores = scores_of(run, split)
+            scores = scores_of(run, split, flips=way == "plain" and not pilot)
             images = run.result["images"]
             row = what | {"train": images["train"], "test": images[split]}
             row |= {key: f"{value:.2f}" for key, value in scores.items() if key in SCORES}
