@@ -160,8 +160,15 @@ def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
         f"The claims of the paper at {scale} scale",
         [words],
         [("Claims", header, [_judgement(one) for one in ordered])],
-        [f"Left out, too few seeds: {'; '.join(left_out)}."] if left_out else [],
+        [
+            *(f"{one.claim.text}: {one.verdict}. {one.claim.reading}" for one in ordered if _explained(one)),
+            *([f"Left out, too few seeds: {'; '.join(left_out)}."] if left_out else []),
+        ],
     )
+
+
+def _explained(one: Judgement) -> bool:
+    return bool(one.claim.reading) and one.verdict in (FAILS, OPEN)
 
 
 def _surprises(scale: str, compared: Sequence[Single]) -> Section:

@@ -53,6 +53,7 @@ class Claim:
     parts: Sequence[Sequence[Contrast]] = field(repr=False)
     above: float = 0.0
     ours: bool = False  # not a claim of the paper
+    reading: str = ""  # what the data say, shown where the claim does not hold or is undecided
 
     @property
     def contrasts(self) -> list[Contrast]:
