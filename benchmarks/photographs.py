@@ -76,6 +76,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "optimizer.fixed_norms": False,
     },
 }
+STRONG = {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "": ("plain", {}),
     "slow": ("plain", {"optimizer.learning_rate": 3e-4}),
@@ -85,16 +86,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "mixed": ("mixed", {}),
     "cutmix": ("plain", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
     "average": ("plain", {"optimizer.ema": 0.98}),
-    "randaugment": (
-        "plain",
-        {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"},
-    ),
+    "randaugment": ("plain", STRONG),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
     "four-mixed": ("sla", {"method.label_smoothing": 0.1, "mix": "mixup(0.2)"}),
     "four-cutmix": ("sla", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
+    "four-randaugment": ("sla", STRONG),
     "two": ("sla", {"method.views": "rot2"}),
+    "two-randaugment": ("sla", {"method.views": "rot2", **STRONG}),
     "colours": ("sla", {"method.views": "rgb3"}),
     "four-160": ("sla", {"model.train_resolution": 160}),
     "timm": ("timm", {}),
