@@ -3,11 +3,11 @@
     python benchmarks/photographs.py DATA OUT --minutes 1,5 --seeds 3 --datasets cub20-10,flowers20-5
     python benchmarks/photographs.py DATA OUT --minutes 3 --datasets pilot-cub,pilot-flowers --pilots
 
-DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders; CIFAR-10 is found as `sla
-train` finds it. A budget is in minutes of two cores, as FLOP (MINUTE), the quick model included, so that a
-row can be run again; every run has one thread. Pilots train and test on training images alone: what `sla
-train` does by default is chosen on them. Rows that results/photographs.csv has are not run again. Writes
-that file, and the tables in docs/photographs.md.
+DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders; of CIFAR-10, found as
+`sla train` finds it, 500 training and 200 test images per class are taken. A budget is minutes of two cores,
+as FLOP (MINUTE), the quick model included, so that a row can be run again; every run has one thread. Pilots
+train and test on training images alone: what `sla train` does by default is chosen on them. Rows that
+results/photographs.csv has are not run again. Writes that file, and the tables in docs/photographs.md.
 """
 
 import argparse
@@ -224,6 +224,26 @@ def scores_of(run: Any, split: str, flips: bool) -> dict[str, float]:
     return scores
 
 
+def cifar_folder(out: Path) -> Path:
+    """Some images of each class of CIFAR-10 as files: testing on all would cost more than training."""
+    from PIL import Image
+
+    from sla.datasets.load import load
+    from sla.sampling.protocols import limited
+
+    folder, splits = out / CIFAR, load(CIFAR)
+    for split, dataset, count in (("train", splits.train, 500), ("test", splits.test, 200)):
+        assert dataset is not None
+        part = limited(dataset, count)
+        pixels = part.read(range(len(part))).images.permute(0, 2, 3, 1).numpy()
+        for number, (image, target) in enumerate(zip(pixels, part.targets, strict=True)):
+            place = folder / split / dataset.classes[int(target)]
+            place.mkdir(parents=True, exist_ok=True)
+            if not (place / f"{number}.png").exists():
+                Image.fromarray(image).save(place / f"{number}.png")
+    return folder
+
+
 def run_cell(
     data: Path, out: Path, name: str, way: str, minutes: float, seed: int, more: dict, variant: str
 ) -> None:
@@ -235,7 +255,7 @@ def run_cell(
         return
     pilot, cell = name in PILOTS, (PILOTS | CELLS)[name]
     folder = out / f"{name}-{way}-{minutes:g}-{seed}{'-' + variant if variant else ''}"
-    source = cell.source if cell.source == CIFAR else data / cell.source / ("train" if pilot else "")
+    source = cifar_folder(out) if cell.source == CIFAR else data / cell.source / ("train" if pilot else "")
     settings = settings_of(cell, way, minutes, seed) | more
     config = {key.replace(".", "__"): value for key, value in settings.items()}
     start = time.process_time()
