@@ -116,6 +116,7 @@ ANSWERS = (  # a line of a table: way, score, words, passes per picture
     ("sla", "averaged_views", "SLA, weights averaged with the quick model's, aggregated", 4),
     ("student", "distilled", "SLA, student", 1),
 )
+REFERENCE = ("plain", "averaged")
 Rows = list[dict[str, str]]
 
 
@@ -130,41 +131,44 @@ def render(rows: Rows) -> str:
 
 def _values(rows: Rows, cell: str, minutes: str, way: str, score: str, variant: str = "") -> dict[str, float]:
     """A score by seed."""
-    if way == "features" and not any(r["way"] == way and r["minutes"] == minutes for r in rows):
-        way = "plain"  # which begins with it
     wanted = (cell, minutes, way, variant)
-    return {
-        row["seed"]: float(row[score])
-        for row in rows
-        if (row["cell"], row["minutes"], row["way"], row["variant"]) == wanted and row[score]
-    }
+    found = [row for row in rows if (row["cell"], row["minutes"], row["way"], row["variant"]) == wanted]
+    if way == "features":  # every way but timm's begins with it, whatever the budget
+        found = [row for row in rows if row["cell"] == cell]
+    return {row["seed"]: float(row[score]) for row in found if row[score]}
 
 
 def _budget(rows: Rows, minutes: str, cells: list[str]) -> str:
-    """Means over seeds, and the mean difference to fine-tuning over the cells that both have, by seed."""
-    lines: list[tuple[str, ...]] = [("", "passes", *cells, "over fine-tuning")]
+    """Means over seeds with half their 95% interval, and the gain over REFERENCE."""
+    lines: list[tuple[str, ...]] = [("", "passes", *cells, "over averaged fine-tuning")]
     lines.append(("---", "--:", *["--:"] * len(cells), "---"))
     for way, score, words, passes in ANSWERS:
         found = {name: _values(rows, name, minutes, way, score) for name in cells}
-        if not any(found.values()):
-            continue
-        shown = [f"{fmean(values.values()):.1f}" if values else "" for values in found.values()]
-        lines.append((words, str(passes), *shown, _gain(rows, minutes, found)))
+        if any(found.values()):
+            shown = [_mean(list(values.values())) for values in found.values()]
+            lines.append((words, str(passes), *shown, _gain(rows, minutes, found)))
     return _markdown(lines)
 
 
+def _mean(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
+    return f"{(found := interval(values)).mean:.1f} ± {found.high - found.mean:.1f}"
+
+
 def _gain(rows: Rows, minutes: str, found: dict[str, dict[str, float]]) -> str:
-    plain = {name: _values(rows, name, minutes, "plain", "single") for name in found}
-    cells = [name for name, values in found.items() if values and plain[name]]
-    if not cells:
-        return ""
-    seeds = set.intersection(*(found[name].keys() & plain[name].keys() for name in cells))
-    gains = [fmean(found[name][seed] - plain[name][seed] for name in cells) for seed in sorted(seeds)]
-    if not gains or not any(gains):
+    """The mean over columns of the difference, paired by seed; its interval is over the columns."""
+    usual = {name: _values(rows, name, minutes, *REFERENCE) for name in found}
+    gains = [
+        fmean(values[seed] - usual[name][seed] for seed in seeds)
+        for name, values in found.items()
+        if (seeds := values.keys() & usual[name].keys())
+    ]
+    if not any(gains):
         return ""
     one = interval(gains)
-    ends = f"({one.ends('+.1f')})" if len(gains) > 1 else "(one seed)"
-    return f"{one.mean:+.1f} {ends}, {len(cells)} of the columns"
+    ends = f"({one.ends('+.1f')}), " if len(gains) > 1 else ""
+    return f"{one.mean:+.1f} {ends}{len(gains)} column{'s' if len(gains) > 1 else ''}"
 
 
 def _pilots(rows: Rows) -> str:
