@@ -93,6 +93,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "cutmix": ("plain", CUTMIX),
     "average": ("plain", {"optimizer.ema": 0.98}),
     "randaugment": ("plain", STRONG),
+    "policy": ("plain", {"augment": STRONG["augment"]}),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
