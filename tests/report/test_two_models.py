@@ -13,7 +13,11 @@ from sla.report.run import end_of, write_run_page
 from sla.stats import share
 from sla.tasks.classifier.run import Run
 
-NAMES = {"features": "the quick model", "last": "the trained model"}
+NAMES = {
+    "features": "the quick model",
+    "last": "the trained model",
+    "averaged": "the average of both models",
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,30 +48,44 @@ def failed(run, tmp_path):
 
 def right(run, checkpoint):
     """On the 360 test images, by the headline inference."""
-    inference = "single" if checkpoint == "features" else "distilled"
+    inference = run.result["chosen"]["inferences"][checkpoint]
     return round(3.6 * run.result["accuracies"][checkpoint]["test"][inference]["top1"])
 
 
-@pytest.mark.parametrize(("checkpoint", "other"), [("features", "last"), ("last", "features")])
-def test_the_page_says_which_model_a_number_is_of(run, checkpoint, other, parse, tmp_path):
-    opened, path = Run(run.folder, checkpoint), tmp_path / "page.html"
+@pytest.mark.parametrize(
+    ("checkpoint", "chosen", "others"),
+    [
+        ("features", "features", ["last"]),
+        ("last", "features", ["features"]),
+        ("features", "averaged", ["averaged"]),
+        ("averaged", "averaged", ["features"]),
+        ("last", "averaged", ["features", "averaged"]),
+    ],
+)
+def test_the_page_says_which_model_a_number_is_of(run, checkpoint, chosen, others, parse, tmp_path):
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    result["chosen"] |= {"checkpoint": chosen, "inference": result["chosen"]["inferences"][chosen]}
+    (folder / "result.json").write_text(json.dumps(result))
+    opened, path = Run(folder, checkpoint), tmp_path / "page.html"
     told = write_run_page(opened, path)
     page = parse(path.read_text())
     name, hits = NAMES[checkpoint], right(run, checkpoint)
-    answers = ", which answers by default" if run.result["chosen"]["checkpoint"] == checkpoint else ""
-    accuracy = share(right(run, other), 360)
-    numbers = f"{accuracy.mean:.0f}% ({accuracy.low:.0f} to {accuracy.high:.0f})"
+    default = {chosen: ", which answers by default"}
+    answers, compared = default.get(checkpoint, ""), []
+    for other in others:
+        accuracy = share(right(run, other), 360)
+        numbers = f"{accuracy.mean:.0f}% ({accuracy.low:.0f} to {accuracy.high:.0f})"
+        compared.append(f"{NAMES[other]}{default.get(other, '')} is right on {right(run, other)}: {numbers}")
     assert f"Right on {hits} of 360 pictures it had not seen" in page.words
-    said = f"That is {name}{answers}; {NAMES[other]} is right on {right(run, other)}: {numbers}."
-    assert said in page.words
+    assert f"That is {name}{answers}; {'; '.join(compared)}." in page.words
     assert told.startswith(f"{name.capitalize()} (")
     named = "" if answers else f" --checkpoint {checkpoint}"  # the command uses the model of this page
-    assert f"<code>sla predict {run.folder} PICTURES --min-confidence 0.9{named}</code>" in page.source
+    assert f"<code>sla predict {folder} PICTURES --min-confidence 0.9{named}</code>" in page.source
     rows = {row[0]: row for row in page.tables["Quick and trained model"][1:]}
-    assert set(rows) == {f"{name} *", NAMES[other]}
-    assert [rows[f"{name} *"][2], rows[NAMES[other]][2]] == [str(hits), str(right(run, other))]
-    marked = [row[0].removesuffix(" *") for row in rows.values() if row[5]]
-    assert marked == [NAMES[run.result["chosen"]["checkpoint"]]]
+    found = {name: int(row[2]) for name, row in rows.items()}
+    assert found == {f"{name} *": hits} | {NAMES[other]: right(run, other) for other in others}
+    assert [row[0].removesuffix(" *") for row in rows.values() if row[5]] == [NAMES[chosen]]
     assert f"test images, with {name}." in page.words
     assert "ECE: how far confidence and accuracy are apart" in page.words
     assert f"inference of {name}, on the test images" in page.words
