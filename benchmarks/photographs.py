@@ -58,15 +58,22 @@ PILOTS = {  # judged on what is held out of the training pictures
     "pilot-cub-2": Cell(CUB, "100-149", 10, 0.6),  # about twice as many held out
     "pilot-flowers-2": Cell(FLOWERS, "50-99", 5, 2 / 3),
 }
+LIGHT = {"method.label_smoothing": 0.0, "augment": "resized(0.35), flip"}
+STRONG = {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"}
+MIXED = {"method.label_smoothing": 0.1, "mix": "mixup(0.2)"}
+CUTMIX = {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}
+PLAIN = {"method.name": "baseline"}
 SLA = {"method.name": "sla", "method.views": "rot4", "method.views_per_step": 1}
 WAYS: dict[str, dict[str, Any]] = {
     "features": {"method.name": "features"},
-    "plain": {"method.name": "baseline"},
-    "mixed": {"method.name": "baseline", "method.label_smoothing": 0.1, "mix": "mixup(0.2)"},
-    "sla": SLA,
-    "student": {**SLA, "stages": ["features", "train", "distil"], "distil.share": 0.15},
+    "plain": {**PLAIN, **LIGHT},
+    "mixed": {**PLAIN, **LIGHT, **MIXED},
+    "strong": {**PLAIN, **STRONG},
+    "sla": {**SLA, **LIGHT},
+    "sla-strong": {**SLA, **STRONG},
+    "student": {**SLA, **STRONG, "stages": ["features", "train", "distil"], "distil.share": 0.15},
     "timm": {  # its usual fine-tuning: a new head, one rate for all layers, statistics of the batch
-        "method.name": "baseline",
+        **PLAIN,
         "method.label_smoothing": 0.1,
         "stages": ["train"],
         "augment": "randaugment(2, 9), resized(0.08), flip",
@@ -76,7 +83,6 @@ WAYS: dict[str, dict[str, Any]] = {
         "optimizer.fixed_norms": False,
     },
 }
-STRONG = {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "": ("plain", {}),
     "slow": ("plain", {"optimizer.learning_rate": 3e-4}),
@@ -84,14 +90,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "smooth": ("plain", {"method.label_smoothing": 0.1}),
     "mixup": ("plain", {"mix": "mixup(0.2)"}),
     "mixed": ("mixed", {}),
-    "cutmix": ("plain", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
+    "cutmix": ("plain", CUTMIX),
     "average": ("plain", {"optimizer.ema": 0.98}),
     "randaugment": ("plain", STRONG),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
-    "four-mixed": ("sla", {"method.label_smoothing": 0.1, "mix": "mixup(0.2)"}),
-    "four-cutmix": ("sla", {"method.label_smoothing": 0.1, "mix": "cutmix(1.0, 0.5)"}),
+    "four-mixed": ("sla", MIXED),
+    "four-cutmix": ("sla", CUTMIX),
     "four-randaugment": ("sla", STRONG),
     "two": ("sla", {"method.views": "rot2"}),
     "two-randaugment": ("sla", {"method.views": "rot2", **STRONG}),
@@ -105,17 +111,20 @@ COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_se
 TABLE = Table("photographs", "docs/photographs.md", COLUMNS)
 ANSWERS = (  # a line of a table: way, score, words, passes per picture
     ("features", "quick", "linear classifier on features", 1),
-    ("plain", "single", "fine-tuning", 1),
-    ("plain", "flips", "fine-tuning, flips averaged", 2),
-    ("plain", "averaged", "fine-tuning, weights averaged with the quick model's", 1),
-    ("mixed", "single", "fine-tuning, label smoothing and mixup", 1),
     ("timm", "single", "timm's usual fine-tuning", 1),
-    ("sla", "single", "SLA, single", 1),
-    ("sla", "aggregated", "SLA, aggregated", 4),
-    ("sla", "averaged", "SLA, weights averaged with the quick model's, single", 1),
-    ("sla", "averaged_views", "SLA, weights averaged with the quick model's, aggregated", 4),
+    ("plain", "single", "fine-tuning", 1),
+    ("plain", "averaged", "the same, averaged with the quick model", 1),
+    ("mixed", "averaged", "the same, label smoothing and mixup", 1),
+    ("strong", "single", "fine-tuning, label smoothing and RandAugment", 1),
+    ("strong", "flips", "the same, over flips", 2),
+    ("strong", "averaged", "the same, averaged with the quick model", 1),
+    ("sla-strong", "single", "SLA, label smoothing and RandAugment, single", 1),
+    ("sla-strong", "aggregated", "the same, aggregated", 4),
+    ("sla-strong", "averaged", "the same, averaged with the quick model, single", 1),
+    ("sla-strong", "averaged_views", "the same, averaged with the quick model, aggregated", 4),
     ("student", "distilled", "SLA, student", 1),
 )
+REFERENCE = ("strong", "averaged")
 Rows = list[dict[str, str]]
 
 
@@ -130,41 +139,44 @@ def render(rows: Rows) -> str:
 
 def _values(rows: Rows, cell: str, minutes: str, way: str, score: str, variant: str = "") -> dict[str, float]:
     """A score by seed."""
-    if way == "features" and not any(r["way"] == way and r["minutes"] == minutes for r in rows):
-        way = "plain"  # which begins with it
     wanted = (cell, minutes, way, variant)
-    return {
-        row["seed"]: float(row[score])
-        for row in rows
-        if (row["cell"], row["minutes"], row["way"], row["variant"]) == wanted and row[score]
-    }
+    found = [row for row in rows if (row["cell"], row["minutes"], row["way"], row["variant"]) == wanted]
+    if way == "features":  # every way but timm's begins with it, whatever the budget
+        found = [row for row in rows if row["cell"] == cell]
+    return {row["seed"]: float(row[score]) for row in found if row[score]}
 
 
 def _budget(rows: Rows, minutes: str, cells: list[str]) -> str:
-    """Means over seeds, and the mean difference to fine-tuning over the cells that both have, by seed."""
-    lines: list[tuple[str, ...]] = [("", "passes", *cells, "over fine-tuning")]
+    """Means over seeds with half their 95% interval, and the gain over REFERENCE."""
+    lines: list[tuple[str, ...]] = [("", "passes", *cells, "over averaged RandAugment")]
     lines.append(("---", "--:", *["--:"] * len(cells), "---"))
     for way, score, words, passes in ANSWERS:
         found = {name: _values(rows, name, minutes, way, score) for name in cells}
-        if not any(found.values()):
-            continue
-        shown = [f"{fmean(values.values()):.1f}" if values else "" for values in found.values()]
-        lines.append((words, str(passes), *shown, _gain(rows, minutes, found)))
+        if any(found.values()):
+            shown = [_mean(list(values.values())) for values in found.values()]
+            lines.append((words, str(passes), *shown, _gain(rows, minutes, found)))
     return _markdown(lines)
 
 
+def _mean(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
+    return f"{(found := interval(values)).mean:.1f} ± {found.high - found.mean:.1f}"
+
+
 def _gain(rows: Rows, minutes: str, found: dict[str, dict[str, float]]) -> str:
-    plain = {name: _values(rows, name, minutes, "plain", "single") for name in found}
-    cells = [name for name, values in found.items() if values and plain[name]]
-    if not cells:
-        return ""
-    seeds = set.intersection(*(found[name].keys() & plain[name].keys() for name in cells))
-    gains = [fmean(found[name][seed] - plain[name][seed] for name in cells) for seed in sorted(seeds)]
-    if not gains or not any(gains):
+    """The mean over columns of the difference, paired by seed; its interval is over the columns."""
+    usual = {name: _values(rows, name, minutes, *REFERENCE) for name in found}
+    gains = [
+        fmean(values[seed] - usual[name][seed] for seed in seeds)
+        for name, values in found.items()
+        if (seeds := values.keys() & usual[name].keys())
+    ]
+    if not any(gains):
         return ""
     one = interval(gains)
-    ends = f"({one.ends('+.1f')})" if len(gains) > 1 else "(one seed)"
-    return f"{one.mean:+.1f} {ends}, {len(cells)} of the columns"
+    ends = f"({one.ends('+.1f')}), " if len(gains) > 1 else ""
+    return f"{one.mean:+.1f} {ends}{len(gains)} column{'s' if len(gains) > 1 else ''}"
 
 
 def _pilots(rows: Rows) -> str:
@@ -264,7 +276,7 @@ def run_cell(
             resume = (folder / "config.yaml").exists()
             run = sla.fit(str(source), str(folder), resume=resume, progress=Printed(), **config)
             split = "val" if pilot else "test"
-            scores = scores_of(run, split, flips=way == "plain" and not pilot)
+            scores = scores_of(run, split, flips=way == "strong" and not pilot)
             images = run.result["images"]
             row = what | {"train": images["train"], "test": images[split]}
             row |= {key: f"{value:.2f}" for key, value in scores.items() if key in SCORES}

@@ -159,7 +159,7 @@ def test_the_document_changes_with_the_numbers():
     assert f"| SLA distilled is above the baseline, at the same inference cost {row}" in markdown
     row = "| CIFAR10: Rotation, SLA+SD | 64.00 ± 0.95 | 3 |  | +3.00 (+2.75 to +3.25) | +0.87 |"
     assert row in markdown
-    assert "Of 20 claims 1 hold, 0 do not hold" in markdown
+    assert "Verdicts on 20 claims: holds 1, does not hold 0, undecided" in markdown
     assert (
         "| SLA distilled is above the baseline, at the same inference cost | does not hold |"
         in changed(-1)[0]

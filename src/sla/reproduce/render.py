@@ -151,9 +151,9 @@ def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
     ordered = [one for verdict in (HOLDS, FAILS, OPEN) for one in judged if one.verdict == verdict]
     header = ("claim", "verdict", "effect in points, 95% interval", "paper", "cells", "seeds", "p, Holm")
     left_out = [c.label for one in ordered for part in one.parts for c in part.left_out]
+    counts = ", ".join(f"{verdict} {count[verdict]}" for verdict in (HOLDS, FAILS, OPEN, UNTESTED))
     words = (
-        f"Of {len(judged)} claims {count[HOLDS]} hold, {count[FAILS]} do not hold, {count[OPEN]} are "
-        f"undecided, {count[UNTESTED]} are not tested (listed at the end). "
+        f"Verdicts on {len(judged)} claims: {counts} (listed at the end). "
         "The paper's effect is over the same cells."
     )
     return Section(

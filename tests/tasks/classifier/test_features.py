@@ -308,7 +308,9 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     sets = {"features": set(range(20)), "last": set(range(10)), "best": set(range(21))}
     chosen, lines = choose_model({name: candidate(right, count) for name, right in sets.items()}, targets)
     assert chosen["checkpoint"] == "best"
-    assert lines[2].startswith("training is no clear gain")
+    assert lines[2].startswith(
+        "no clear difference to the quick model on 40 images; predict uses the trained"
+    )
     made["averaged"] = candidate(set(range(39)), count)
     chosen, lines = choose_model(made, targets)
     assert chosen["checkpoint"] == "averaged"
@@ -317,13 +319,23 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     assert lines[2].startswith("training was worth it; predict uses the average of both models")
 
 
-def test_of_equal_models_the_more_likely_one_is_chosen():
-    targets = torch.zeros(4, dtype=torch.int64)
-    sure, unsure = candidate({0, 1, 2}, 4), candidate({0, 1, 2}, 4)._replace(temperature=9.0)
-    assert choose_model({"features": sure, "last": unsure}, targets)[0]["checkpoint"] == "features"
-    chosen, lines = choose_model({"features": unsure, "last": sure}, targets)
-    assert chosen["checkpoint"] == "last"
-    assert lines[-1].startswith("training has no more right than the quick model, but the better probab")
+@pytest.mark.parametrize(
+    ("quick", "last", "averaged", "chosen"),
+    [
+        (12, 11, 10, "averaged"),  # of 12 pictures two say nothing
+        (40, 40, 30, "features"),  # of equal ones that are clearly better, the cheaper
+        (30, 40, 30, "last"),
+        (39, 40, 30, "last"),
+        (40, 28, 37, "averaged"),  # three of 40 are not clear
+        (40, 28, None, "features"),
+        (40, 38, None, "last"),
+    ],
+)
+def test_the_average_answers_unless_another_is_clearly_better(quick, last, averaged, chosen):
+    count = max(quick, last)
+    right = {"features": quick, "last": last, "averaged": averaged}
+    made = {name: candidate(set(range(n)), count) for name, n in right.items() if n is not None}
+    assert choose_model(made, torch.zeros(count, dtype=torch.int64))[0]["checkpoint"] == chosen
 
 
 def test_what_cannot_be_is_refused(tiny_settings, tmp_path):

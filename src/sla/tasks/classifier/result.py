@@ -26,7 +26,7 @@ from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
 from sla.tasks.classifier.anytime import find_rules, rule_at
 from sla.tasks.classifier.averaged import average_with_quick
-from sla.tasks.classifier.choice import Candidate, choose_model
+from sla.tasks.classifier.choice import MODELS, Candidate, choose_model
 from sla.tasks.classifier.config import AVERAGED, DISTIL, DISTILLED, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, infer
@@ -260,9 +260,9 @@ def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
     """The model that answers by default, by the held-out images; said in a few lines."""
     held = found["last"].held_out
     if held is None:
-        progress.message("nothing was held out to compare with the quick model: predict uses the trained one")
-        one_pass = found["last"].model.method.one_pass
-        return {"checkpoint": "last", "inference": one_pass, "why": "nothing was held out"}
+        usual, why = AVERAGED if AVERAGED in found else "last", "nothing was held out to compare models with"
+        progress.message(f"{why}: predict uses {MODELS[usual]}")
+        return {"checkpoint": usual, "inference": found[usual].model.method.one_pass, "why": why}
     candidates = {}
     for name, one in found.items():
         if one.held_out is not None and (name != "best" or one is not found["last"]):

@@ -48,7 +48,7 @@ def keep_judgement(folder: Path, judged: Run) -> None:
         result["temperatures"] = result.get("temperatures", {}) | {AVERAGED: judged.temperatures}
     else:
         if "chosen" in result:
-            result["chosen"] = result["chosen"] | {"inference": judged.headline}
+            result["chosen"] = result["chosen"] | {"checkpoint": "last", "inference": judged.headline}
         if not result.get("temperatures", {}).get("last"):
             result["temperatures"] = result.get("temperatures", {}) | {"last": judged.temperatures}
     chosen = judged.result["accuracies"][judged.checkpoint]
