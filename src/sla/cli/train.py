@@ -79,7 +79,7 @@ def train(
     report: Annotated[bool, RUN(help="Write report.html at the end.")] = True,
     verbose: Annotated[bool, RUN("--verbose", help="Print every accuracy at the end.")] = False,
 ) -> None:
-    """Train a classifier, by default with SLA and rotation.
+    """Train a classifier: by default with SLA and rotation, from published weights with plain labels.
 
     A configuration file can also name another `task`: fewshot, or simclr.
     """
@@ -110,6 +110,9 @@ def train(
     }
     task = _task_of(out) if resume and out and not config else None
     tree = make_tree(given, assign, config, recipe, task)
+    if compare not in (None, "sla") and task in (None, "classifier"):
+        # Whatever the pictures: another method is compared with that of views, unless one is named.
+        tree["method"] = {"views": "rot4", **(tree.get("method") or {})}
     where = str(config) if config else "configuration"
     with naming_options(given, assign):
         settings = make_config(tree, where)

