@@ -34,7 +34,7 @@ def least_confidence(run: Any) -> float:
     """The confidence that all but the rule's rate of the pictures that calibrated it have."""
     from sla.tasks.classifier.features import read_cross_validated
 
-    inference, rule = run.model.method.headline, run.unlike_rule
+    inference, rule = run.model.method.headline, run.own_unlike_rule
     kept = read_cross_validated(run.folder) if run.checkpoint == "features" else run.kept_scores("val")
     found = (kept.logits[inference].double() / run.temperatures[inference]).softmax(1).amax(1).sort().values
     return found[len(found) - math.ceil(round((len(found) + 1) * (1 - rule.rate), 6))].item()
@@ -44,7 +44,7 @@ def measure(run: Any, data: dict[str, Any], commit: str | None) -> list[dict[str
     """A row for each dataset."""
     from sla.tasks.classifier.evaluation import infer
 
-    rows, rule, inference = [], run.unlike_rule, run.model.method.headline
+    rows, rule, inference = [], run.own_unlike_rule, run.model.method.headline
     least = least_confidence(run)
     for name, dataset in data.items():
         asked = {"inferences": (inference,), "means": rule.means, "fast": True, "batch_size": 32}

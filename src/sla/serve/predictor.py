@@ -1,6 +1,10 @@
-"""Pictures through the model of a run: probabilities, what each view says, and features, from one pass."""
+"""Pictures through the model of a run: probabilities, what each view says, and features, from one pass.
+
+Whether they are unlike the training pictures takes a second one, where the run's quick model says it.
+"""
 
 import io
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +18,7 @@ from sla.inference import check_inference
 from sla.sampling.draws import Draws
 from sla.tasks.classifier.evaluation import check_finite
 from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.unlike import distances_to
 
 
 class Answer(NamedTuple):
@@ -22,6 +27,7 @@ class Answer(NamedTuple):
     probabilities: Tensor  # (N,), calibrated
     views: Tensor | None  # (M, N): what each view alone says; None if the method does not aggregate views
     features: Tensor  # (D,), of length 1
+    unlike: bool | None  # the training pictures; None for a run that has no rule for it
 
 
 class Predictor:
@@ -32,6 +38,7 @@ class Predictor:
         self.inference = inference or run.headline
         check_inference(self.inference, run.model.inferences)
         self.pipeline = run.pipeline
+        self.quick = None if run.quick is None else Predictor(run.quick)
 
     @property
     def view_names(self) -> tuple[str, ...]:
@@ -61,14 +68,24 @@ class Predictor:
         found = self._calibrated(check_finite(logits, self.inference), self.inference)
         views = None if by_view is None else self._calibrated(by_view, "single")
         unit = F.normalize(plain.float(), dim=-1)
+        unlike = self._unlike(unit if self.quick is None else self.quick.features(pixels))
         return [
-            Answer(found[row], None if views is None else views[row], unit[row]) for row in range(len(found))
+            Answer(found[row], None if views is None else views[row], unit[row], unlike[row])
+            for row in range(len(found))
         ]
 
     @torch.inference_mode()
     def features(self, pixels: Pixels) -> Tensor:
         """(B, D), each of length 1."""
         return F.normalize(self.model.features(self._prepare(pixels)).float(), dim=-1)
+
+    def _unlike(self, features: Tensor) -> Sequence[bool | None]:
+        """Of each picture, from features (B, D) of the model that the rule is for."""
+        rule = self.run.unlike_rule
+        if rule is None:
+            return [None] * len(features)
+        marked: list[bool] = rule.marks(distances_to(rule.means, features)).tolist()
+        return marked
 
     def _prepare(self, pixels: Pixels) -> Tensor:
         return self.pipeline(pixels.images, Draws(0, 0, len(pixels.images)), pixels.aspect)

@@ -24,7 +24,6 @@ from sla.serve.nearest import NearestPictures
 from sla.serve.predictor import Answer, Predictor
 from sla.serve.worker import Worker
 from sla.tasks.classifier.run import Run
-from sla.tasks.classifier.unlike import distances_to
 
 T = TypeVar("T")
 EMBEDDED = 4  # training pictures that go through the model together
@@ -91,14 +90,9 @@ class Service:
             "probability": best["probability"],
             "classes": classes,
             "views": [{"view": name, **view} for name, view in zip(names, views, strict=False)],
-            "unlike": self._is_unlike(found),
+            "unlike": found.unlike,
             "nearest": self._describe_nearest(found),
         }
-
-    def _is_unlike(self, found: Answer) -> bool | None:
-        """Whether the picture is unlike all training pictures; None for a run that has no rule for it."""
-        rule = self.run.unlike_rule
-        return None if rule is None else bool(rule.marks(distances_to(rule.means, found.features[None]))[0])
 
     def _best(self, probabilities: Tensor, top: int) -> list[dict[str, Any]]:
         best = probabilities.topk(min(top, len(probabilities)))

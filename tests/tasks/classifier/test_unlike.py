@@ -16,8 +16,10 @@ from commands import sla as command
 from made_data import digit_files
 from sla.anytime import AnytimeRule
 from sla.datasets.load import load
+from sla.images.store import Pixels
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
 from sla.sampling.draws import Draws
+from sla.serve.predictor import Predictor
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
@@ -202,6 +204,38 @@ def test_a_run_without_a_rule_predicts_as_before(half_marked, tmp_path):
     assert "unlike" not in command("predict", run, *pictures)
     assert "unlike" not in json.loads(command("predict", run, pictures[0], "--json"))
     assert command("predict", run, *pictures, "--csv").splitlines()[0] == "file,class,0,1,2,3,4,5,6,7,8,9"
+
+
+@pytest.fixture(scope="module")
+def with_quick_model(tmp_path_factory, tiny_settings, finished_run):
+    """A run that trained after its quick model and held out too few images for a rule of its own."""
+    settings = tiny_settings | {"model__weights": str(finished_run.folder), "model__options": {"width": 8}}
+    settings |= {"data__hold_out": 0.01, "run__iterations": 2, "data__per_class": 30}
+    folder = tmp_path_factory.mktemp("quick") / "run"
+    return sla.fit("digits", folder, stages="features, train", method__name="sla", **settings)
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "averaged"])
+def test_a_trained_model_marks_by_the_features_of_its_quick_model(with_quick_model, checkpoint):
+    quick, run = (Run(with_quick_model.folder, name) for name in ("features", checkpoint))
+    assert run.own_unlike_rule is None
+    images = load("digits").test.read(range(200)).images.numpy()
+    images = np.concatenate([images, np.random.default_rng(0).integers(0, 255, (20, 1, 8, 8), np.uint8)])
+    distances = distances_to(quick.unlike_rule.means, plain_features(quick, load("digits").test))[:200]
+    found = run.predict(images)
+    assert torch.equal(found.unlike[:200], distances > quick.unlike_rule.threshold)
+    assert torch.equal(found.unlike, quick.predict(images).unlike)
+    assert found.unlike[200:].sum() > found.unlike[:200].sum() / 10  # noise is none of the digits
+    assert run.unlike_rule.images == run.result["images"]["train"]
+    assert not torch.equal(found.probabilities, quick.predict(images).probabilities)
+    assert run.predict(images[:0]).unlike.tolist() == []
+
+
+def test_a_page_marks_by_the_features_of_the_quick_model_too(with_quick_model):
+    run, test = with_quick_model, load("digits").test
+    pixels, aspect = test.read(range(60))
+    served = Predictor(run).answer(Pixels(pixels, aspect))
+    assert [one.unlike for one in served] == run.predict(pixels.numpy()).unlike.tolist()
 
 
 def test_few_held_out_images_leave_a_run_without_a_rule(tmp_path, tiny_settings):

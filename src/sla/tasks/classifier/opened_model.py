@@ -14,7 +14,7 @@ def chosen_checkpoint(folder: Path) -> str:
     chosen = read_result(folder).get("chosen", {}).get("checkpoint")
     if chosen in (FEATURES, AVERAGED, "last", "best"):
         return str(chosen)
-    return FEATURES if _has_begun(folder, FEATURES) and not _has_begun(folder, MAIN_STAGE) else "last"
+    return FEATURES if has_begun(folder, FEATURES) and not has_begun(folder, MAIN_STAGE) else "last"
 
 
 def judged_inference(result: dict[str, Any], checkpoint: str) -> str | None:
@@ -28,7 +28,7 @@ def stage_of(folder: Path, checkpoint: str) -> str:
     """The last stage, whose model is the student, once it has begun; the first for the quick model."""
     if checkpoint == FEATURES:
         return FEATURES
-    return DISTIL if checkpoint != AVERAGED and _has_begun(folder, DISTIL) else MAIN_STAGE
+    return DISTIL if checkpoint != AVERAGED and has_begun(folder, DISTIL) else MAIN_STAGE
 
 
 def find_opened_file(folder: Path, checkpoint: str, stage: str) -> Path:
@@ -40,7 +40,7 @@ def find_opened_file(folder: Path, checkpoint: str, stage: str) -> Path:
         )
     if checkpoint != FEATURES:
         return find_model_file(folder, checkpoint, stage)
-    if not _has_begun(folder, FEATURES):
+    if not has_begun(folder, FEATURES):
         raise InputError(f"{shown(folder)}: this run has no stage features")
     return find_model_file(folder, "last", FEATURES)
 
@@ -51,5 +51,6 @@ def folders_with(model_file: Path) -> list[Path]:
     return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
 
 
-def _has_begun(folder: Path, stage: str) -> bool:
+def has_begun(folder: Path, stage: str) -> bool:
+    """Whether a stage has a checkpoint."""
     return find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last") is not None

@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import FLIPS, flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
@@ -38,6 +40,7 @@ from sla.tasks.classifier.opened_model import (
     chosen_checkpoint,
     find_opened_file,
     folders_with,
+    has_begun,
     judged_inference,
     stage_of,
 )
@@ -45,7 +48,7 @@ from sla.tasks.classifier.predict import as_sequence, predict_images
 from sla.tasks.classifier.result_check import check_result
 from sla.tasks.classifier.score_table import make_table
 from sla.tasks.classifier.split import load_data, same_classes
-from sla.tasks.classifier.unlike import read_unlike
+from sla.tasks.classifier.unlike import UnlikeRule, read_unlike
 from sla.tasks.classifier.unseen_images import (
     FoundImages,
     find_by_number,
@@ -73,8 +76,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         found = self.result.get("anytime", {}).get(self.checkpoint, [])
         self.anytime_rules = [AnytimeRule.from_dict(values) for values in found]
         self.model.anytime_rule = rule_at(self.anytime_rules)
-        rules = (read_unlike(folder) for folder in folders_with(self.model_file))
-        self.unlike_rule = next((rule for rule in rules if rule is not None), None)
 
     def __repr__(self) -> str:
         said = f"{shown(self.folder)}, {self.config.method.name}, {self.checkpoint}"
@@ -106,6 +107,28 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         """The inference that answers by default: as chosen on held-out images, else that of the method."""
         named = judged_inference(self.result, self.checkpoint)
         return named if named in self.model.inferences else self.model.method.headline
+
+    @cached_property
+    def quick(self) -> "Run | None":
+        """The quick model of this run, where another answers: by its features unlike images are found.
+
+        Nothing in them was learnt from the training images. None where it has no rule for that.
+        """
+        if self.checkpoint == FEATURES or not has_begun(self.folder, FEATURES):
+            return None
+        quick = Run(self.folder, FEATURES, str(next(self.model.parameters()).device))
+        return quick if quick.unlike_rule is not None else None
+
+    @cached_property
+    def unlike_rule(self) -> UnlikeRule | None:
+        """When an image is unlike all training images: by features of the quick model, or of this one."""
+        return self.own_unlike_rule if self.quick is None else self.quick.unlike_rule
+
+    @property
+    def own_unlike_rule(self) -> UnlikeRule | None:
+        """The rule by features of this model; None where too few images were held out."""
+        rules = (read_unlike(folder) for folder in folders_with(self.model_file))
+        return next((rule for rule in rules if rule is not None), None)
 
     @property
     def model_file(self) -> Path:
@@ -177,7 +200,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         files = as_sequence(files, self.preprocessing.channels)
         if len(files):
             self.warn_if_unfinished()
-        return predict_images(
+        found = predict_images(
             self.model,
             files,
             self.preprocessing,
@@ -185,9 +208,25 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             inference,
             pipelines=pipelines,
             temperature=self.temperatures.get(inference, 1.0),
-            unlike_rule=self.unlike_rule,
+            unlike_rule=self.unlike_rule if self.quick is None else None,
             batch_size=batch_size,
         )
+        if self.quick is not None:
+            found.unlike = self.quick._marks(files, batch_size)
+        return found
+
+    def _marks(self, files: Any, batch_size: int) -> Tensor | None:
+        """Which images are unlike all training images, by this model's features."""
+        return predict_images(
+            self.model,
+            files,
+            self.preprocessing,
+            self.classes,
+            self.headline,
+            pipelines=[self.pipeline],
+            unlike_rule=self.unlike_rule,
+            batch_size=batch_size,
+        ).unlike
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
         """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
