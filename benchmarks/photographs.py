@@ -57,6 +57,9 @@ PILOTS = {  # judged on what is held out of the training pictures
     "pilot-flowers": Cell(FLOWERS, "50-99", 5, 1 / 3),
     "pilot-cub-2": Cell(CUB, "100-149", 10, 0.6),  # about twice as many held out
     "pilot-flowers-2": Cell(FLOWERS, "50-99", 5, 2 / 3),
+    "pilot-cub-5": Cell(CUB, "150-199", 5, 0.6),
+    "pilot-cub-20": Cell(CUB, "60-99", 20, 1 / 3),
+    "pilot-cifar": Cell(CIFAR, "0-9", 50, 0.2),
 }
 LIGHT = {"method.label_smoothing": 0.0, "augment": "resized(0.35), flip"}
 STRONG = {"method.label_smoothing": 0.1, "augment": "randaugment(2, 9), resized(0.35), flip"}
@@ -93,6 +96,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "cutmix": ("plain", CUTMIX),
     "average": ("plain", {"optimizer.ema": 0.98}),
     "randaugment": ("plain", STRONG),
+    "policy": ("plain", {"augment": STRONG["augment"]}),
     "160": ("plain", {"model.train_resolution": 160}),
     "128": ("plain", {"model.train_resolution": 128}),
     "four": ("sla", {}),
@@ -267,7 +271,8 @@ def run_cell(
         return
     pilot, cell = name in PILOTS, (PILOTS | CELLS)[name]
     folder = out / f"{name}-{way}-{minutes:g}-{seed}{'-' + variant if variant else ''}"
-    source = cifar_folder(out) if cell.source == CIFAR else data / cell.source / ("train" if pilot else "")
+    source = cifar_folder(out) if cell.source == CIFAR else data / cell.source
+    source = source / "train" if pilot else source
     settings = settings_of(cell, way, minutes, seed) | more
     config = {key.replace(".", "__"): value for key, value in settings.items()}
     start = time.process_time()

@@ -8,6 +8,7 @@ configuration, `cli/names.py` the names that help texts list, `docs/supply.md` w
 import inspect
 import re
 import textwrap
+from functools import cached_property
 from pathlib import Path
 
 from supply import supply_page
@@ -38,11 +39,11 @@ def _entry(name: str, value: object) -> list[str]:
     lines = [f"### {name}", "", "```text", _signature(name, value), "```", "", *_doc(value)]
     if inspect.isclass(value):
         for method, function in vars(value).items():
-            documented = inspect.isfunction(function) or isinstance(function, (classmethod, property))
+            values = (property, cached_property)
+            documented = inspect.isfunction(function) or isinstance(function, (classmethod, *values))
             if documented and not method.startswith("_") and inspect.getdoc(function):
-                heading = (
-                    method if isinstance(function, property) else _signature(method, getattr(value, method))
-                )
+                named = isinstance(function, values)
+                heading = method if named else _signature(method, getattr(value, method))
                 lines += ["", f"`{heading}`: {_first(function)}"]
     return lines
 

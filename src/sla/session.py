@@ -241,7 +241,7 @@ def open_run(
 
     Args:
         folder: of the run.
-        checkpoint: chosen (by the run, else last), last or best.
+        checkpoint: chosen (by the run, else last), last, best, averaged or features.
         device: where the model goes.
         data: the objects that the run was trained on, as `fit` takes them or as `Objects`, to evaluate and
             report on; images that it trained on are known by their content. Not needed for data on disk.

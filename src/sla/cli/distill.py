@@ -30,7 +30,7 @@ def distill(
     resume: Annotated[bool, Option("--resume", help="Resume the run in --out.")] = False,
     report: Annotated[bool, Option(help="Write report.html at the end.")] = True,
 ) -> None:
-    """Train a student that gives the run's aggregated answer in one pass; it is a new run.
+    """Train a student that gives the aggregated answer of a run in one pass; it is a new run.
 
     The new run's inference is `distilled`; its cost includes that of its teacher.
     """

@@ -31,7 +31,10 @@ def train(
     on_bad_image: Annotated[str | None, IMAGES(help="Unreadable images: refuse or skip.")] = None,
     method: Annotated[
         str | None,
-        MODEL(help=f"{ANY_METHOD}. Default: sla, one view per step.", **complete(METHODS)),
+        MODEL(
+            help=f"{ANY_METHOD}. Default: sla, one view per step; from published weights baseline.",
+            **complete(METHODS),
+        ),
     ] = None,
     views: Annotated[
         str | None, MODEL(help="Views to add to the label: rot4, rgb3, rot4*rgb3, or auto.")

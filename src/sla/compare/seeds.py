@@ -71,5 +71,8 @@ def compare_seeds(runs: Sequence[Run]) -> SeedTable:
             top1 = accuracies[chosen["checkpoint"]][split][chosen["inference"]]["top1"]
             found.setdefault((method, CHOSEN), {})[seed] = top1
     seeds = sorted({run.config.run.seed for run in runs})
+    for method in headlines:
+        if len(found.get((method, CHOSEN), {})) == len(seeds):
+            headlines[method] = CHOSEN
     rows = [SeedRow(*key, values) for key, values in found.items() if len(values) == len(seeds)]
     return SeedTable(split, first.result["images"][split], seeds, rows, headlines)

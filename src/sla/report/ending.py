@@ -83,7 +83,7 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     total = levels[0]
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
     alone = is_features(run.config)  # nothing was chosen on held-out pictures
-    chose = "held-out pictures" if alone else "held-out pictures, which also chose the model"
+    chose = "held-out pictures" if alone else "held-out pictures, by which models were compared"
     unseen = chose if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {total.accuracy.percent()}."]
     if models := compare_models(run, split, total.images):
@@ -125,7 +125,7 @@ def chance_accuracy(predicted: Tensor, targets: Tensor) -> float:
 
 
 class ModelAccuracy(NamedTuple):
-    """One of the two models of a run, by its headline inference on the images of a split."""
+    """One of the models of a run, by its headline inference on the images of a split."""
 
     name: str
     inference: str
@@ -136,16 +136,18 @@ class ModelAccuracy(NamedTuple):
 
 
 def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
-    """The quick and the trained model of a run that has both, from its result: the opened one first.
+    """The quick model, the opened and the chosen one of a run that trained after it: the opened one first.
 
     Nothing where the images, so many of a split, are not those of the result.
     """
     found, chosen = run.result.get("accuracies", {}), run.result.get("chosen", {}).get("checkpoint")
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
-    trained = run.checkpoint if run.checkpoint != FEATURES else "last"
-    models, own = [], judged_inference(run.result, trained) or run.result["headline"]
-    for checkpoint, inference in ((FEATURES, "single"), (trained, own)):
+    others = [name for name in (run.checkpoint, chosen) if name not in (None, FEATURES)]
+    models = []
+    for checkpoint in dict.fromkeys([FEATURES, *(others or ["last"])]):
+        inference = judged_inference(run.result, checkpoint) or run.result["headline"]
+        inference = "single" if checkpoint == FEATURES else inference
         top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
         if top1 is None:
             return []
@@ -155,11 +157,12 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
 
 
 def _which(models: Sequence[ModelAccuracy]) -> str:
-    own, other = models
-    default = ", which answers by default" if own.answers else ""
-    return (
-        f"That is {own.name}{default}; {other.name} is right on {other.right:,}: {other.accuracy.percent()}."
-    )
+    own, *others = (f"{one.name}{', which answers by default' if one.answers else ''}" for one in models)
+    said = [
+        f"{name} is right on {one.right:,}: {one.accuracy.percent()}"
+        for name, one in zip(others, models[1:], strict=True)
+    ]
+    return f"That is {own}; {'; '.join(said)}."
 
 
 def describe_unjudged(run: Run) -> Ending:

@@ -27,6 +27,7 @@ class Candidate(NamedTuple):
     inference: str
     logits: Tensor
     temperature: float
+    alone: bool = True  # the only inference of its model
 
     def likelihood(self, targets: Tensor) -> float:
         """The mean log-likelihood of these classes, calibrated."""
@@ -73,14 +74,18 @@ def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dic
     better = [name for name in names if compare_hits(hits[usual], hits[name]).points.low > 0]
     checkpoint = max(better, key=right.__getitem__, default=usual)
     shown = [f"{words} {_percent(right[name], count)}" for name, words in names.items()]
-    lines.append(f"on {count:,} held-out images: {', '.join(shown)}; trained against quick {found.words}")
+    against = compare_hits(hits[FEATURES], hits[usual])
+    lines.append(
+        f"on {count:,} held-out images: {', '.join(shown)}; {names[usual]} against quick {against.words}"
+    )
     if checkpoint == FEATURES:
         why = "the quick model is better"
     elif compare_hits(hits[FEATURES], hits[checkpoint]).points.low > 0:
         why = "training was worth it"
     else:
         why = f"no clear difference to the quick model on {count:,} images"
-    by = "" if checkpoint == FEATURES else f" by {candidates[checkpoint].inference} inference"
+    one = candidates[checkpoint]
+    by = "" if one.alone else f" by {one.inference} inference"
     lines.append(f"{why}; predict uses {MODELS[checkpoint]}{by}; --checkpoint names another")
     chosen = {
         "checkpoint": checkpoint,

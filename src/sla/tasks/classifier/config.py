@@ -83,7 +83,11 @@ class DataConfig(SourceConfig):
 class MethodKeys(Part):
     """A registered method by its name, or your own."""
 
-    name: str = Field("sla", description=f"{', '.join(METHODS)}, or package.module:Class")
+    name: str = Field(
+        "sla",
+        description=f"{', '.join(METHODS)}, or package.module:Class; from published weights baseline, unless "
+        "views are asked for",
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="options of your own method")
     criterion: str | None = Field(None, description="package.module:Name instead of cross entropy")
     views: str = Field("rot4", description=f"{', '.join(view_names())}, products such as rot4*rgb3, or auto")
@@ -91,10 +95,14 @@ class MethodKeys(Part):
         0.2, gt=0, lt=1, description="fraction of a run spent on choosing views, if auto"
     )
     views_per_step: int | None = Field(
-        None, ge=1, description="views of each image per step; default: all, or fewer when fine-tuning"
+        None,
+        ge=1,
+        description="views of each image per step; default: 1, or all of a named method from scratch",
     )
     head: Literal["linear", "cosine"] | None = Field(None, description="linear, or cosine (ldam-drw)")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of class and joint labels")
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="of class and joint labels; default from published weights: 0.1"
+    )
     imbalance: str = Field("none", description=f"for rare classes: {', '.join((AUTO, *CRITERIA))}")
     deferred: float = Field(
         0.8, ge=0, le=1, description="fraction of the run after which the weights of ldam-drw apply"

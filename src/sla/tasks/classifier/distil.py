@@ -120,7 +120,7 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
     if "aggregated" not in inferences:
         raise InputError(
             f"{name}: a student needs a teacher with aggregated inference (sla, da, mt); this one has "
-            f"{', '.join(inferences)}"
+            f"{', '.join(inferences)}; train it with --method sla"
         )
     if count is not None and count > num_views:
         raise InputError(f"distil.teacher_views: {count} of {num_views} views")

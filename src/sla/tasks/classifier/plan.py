@@ -66,7 +66,6 @@ def make_plan(
     if not config.data.source:
         raise InputError("no data given: a folder of images, a CSV, or a known dataset's name")
     check_model(config)
-    _warn_of_unused_options(config)
     check_unlabelled(config)
     given = config
     reasons: list[str] = []
@@ -90,6 +89,7 @@ def make_plan(
             grey = _is_grey(splits.train)
     images = _count_images(config, splits)
     config = _choose_model(config, native, grey, images, [] if config.is_grown else reasons)
+    _warn_of_unused_options(config)
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
     config = config if config.stages else config.model_copy(update={"stages": ("train",)})
@@ -234,7 +234,8 @@ def _choose_model(
         f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
     )
     smallest = 0.35 if config.model.weights != "none" else 0.2
-    policy = "randaugment(2, 9), " if _is_tuned(config) else ""
+    # Unlabelled images need a weak augmentation beside a strong one.
+    policy = "randaugment(2, 9), " if _is_tuned(config) and not config.data.unlabelled else ""
     return config.model_copy(update={"augment": config.augment or f"{policy}resized({smallest}), flip"})
 
 
@@ -261,7 +262,8 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
 def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
     """SLA with one view per step, better at the same cost (`sla reproduce views`), or what is named.
 
-    From published weights plain labels, which were as good (docs/photographs.md), unless views are asked for.
+    From published weights plain labels, which were as good (docs/photographs.md), unless views, a student or
+    unlabelled images are asked for.
     """
     named = config.method.model_fields_set
     if "name" in named or config.is_grown:

@@ -269,7 +269,8 @@ def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
             logits, at = one.held_out.logits, one.temperatures
             method = one.model.method
             inferences = (method.one_pass, method.headline)  # of equal ones, one pass is enough
-            own = [Candidate(each, logits[each], at.get(each, 1.0)) for each in inferences]
+            alone = method.one_pass == method.headline
+            own = [Candidate(each, logits[each], at.get(each, 1.0), alone) for each in inferences]
             candidates[name] = max(own, key=lambda each: each.likelihood(held.targets))
     chosen, lines = choose_model(candidates, held.targets)
     for line in lines:

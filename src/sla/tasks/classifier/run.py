@@ -169,7 +169,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def model_name(self) -> str:
-        """Which of its two models it has opened, as texts name it; empty of a run with one."""
+        """Which of its models it has opened (quick, trained, their average); empty of a run with one."""
         two = self.checkpoint == FEATURES or self.config.has_stage(FEATURES)
         return MODELS.get(self.checkpoint, "") if two else ""
 
@@ -186,7 +186,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     def predict(self, files: Any, inference: str | None = None, batch_size: int = 64) -> Prediction:
         """Class numbers, their `names` and calibrated probabilities of images, in their order.
 
-        `unlike` marks those that are unlike all training images, where the run has a rule for that.
+        `unlike` marks those that are unlike all training images, where the run has a rule for that: by the
+        features of the quick model if there is one, in one more pass.
         files: paths of image files; or images that are objects: Pillow images, an array or a tensor (n, ...).
         One path or one Pillow image is a list of one.
         inference: by default the run's headline; `flips` averages one pass over image and mirror image.

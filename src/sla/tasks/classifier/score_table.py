@@ -8,7 +8,7 @@ from sla.tasks.classifier.config import DISTILLED, FEATURES
 
 HEADER = ("", "inference", "accuracy %", "95% interval", "ECE %")
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
-STARS = "* the headline. Held-out images (val) chose the best checkpoint; test images chose nothing."
+STARS = "* the headline. Held-out images (val) chose checkpoint and model; test images chose nothing."
 
 
 def make_table(result: dict[str, Any], method: str, student: bool = False) -> ScoreTable:

@@ -17,7 +17,7 @@ from sla.tasks.classifier.features import own_resolution
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.view_accuracy import ENOUGH
 
-CHECKPOINTS = 2  # that are tested at the end: last and best
+CHECKPOINTS = 2  # that are tested at the end: last and best; an average comes after a quick model
 OVERHEAD = 1.25  # of testing over its passes: models are loaded, workers start
 AMPLE = 10  # times the steps that seem to fit: a busy machine may become quiet, and the rest is skipped
 
@@ -31,7 +31,8 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
     larger = (tested_size / trained_size) ** 2  # than a pass in training is one at test time
     held_out, test = (0 if some is None else larger * len(some) for some in (plan.val, plan.test))
     batch = config.run.batch_size or 1
-    tested = (held_out + test) * (CHECKPOINTS * views + _quick_passes(config))
+    checkpoints = CHECKPOINTS + config.has_stage(FEATURES)
+    tested = (held_out + test) * (checkpoints * views + _quick_passes(config))
     if len(method.views) > 1:
         tested += min(held_out or test, larger * ENOUGH) * len(method.views)  # are the views recognisable?
     tested *= OVERHEAD

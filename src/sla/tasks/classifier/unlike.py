@@ -1,8 +1,8 @@
 """Pictures unlike all training pictures: their features are far from those of every class.
 
-The distance is one product with a matrix (N, D) of class means, of features that the prediction has anyway.
-Its threshold is calibrated on held-out pictures: the `rate` is the share of such pictures that are marked all
-the same. `unlike.safetensors` beside a checkpoint's weights has both.
+The distance is one product with a matrix (N, D) of class means, of features that the prediction has anyway,
+or of those of a quick model. Its threshold is calibrated on held-out pictures: the `rate` is the share of such
+pictures that are marked all the same. `unlike.safetensors` beside a checkpoint's weights has both.
 """
 
 import math

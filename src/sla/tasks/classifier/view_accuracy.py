@@ -105,7 +105,8 @@ def advise(found: ViewAccuracy, others: Sequence[str] = (), learnt: bool = True)
     """
     text, verdict = found.views.text, found.verdict
     if verdict == CAN:
-        return f"{text} is recognisable here, so SLA with it can help; --compare baseline shows if it does."
+        shows = "--compare baseline shows if it does"
+        return f"{text} is recognisable here, so SLA with it can help, above all from scratch; {shows}."
     if verdict == UNKNOWN:
         return f"{found.images} held-out images are too few to say whether {text} is recognisable."
     if not learnt:
