@@ -137,7 +137,10 @@ def render(rows: Rows) -> str:
     tables = []
     for minutes in sorted({row["minutes"] for row in rows if row["cell"] in CELLS}, key=float):
         cells = [name for name in CELLS if any((r["cell"], r["minutes"]) == (name, minutes) for r in rows)]
-        tables += [f"**{minutes} minutes of two cores**", _budget(rows, minutes, cells)]
+        tables += [
+            f"**{minutes} minute{'s' * (minutes != '1')} of two cores**",
+            _budget(rows, minutes, cells),
+        ]
     return "\n\n".join([*tables, "**Pilots**, on held-out training pictures", _pilots(rows)])
 
 
