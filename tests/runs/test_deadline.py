@@ -348,6 +348,9 @@ def test_what_follows_is_counted_in_passes(splits):
     assert found.evaluation == pytest.approx(2 * 30 / PASSES)
     student = 25 * 16 * (3 + 1) + AMPLE * 3 * 30  # its steps with their teacher, its evaluations
     assert found.later == pytest.approx(student / PASSES)
+    after_quick = replace(plan, config=plan.config.model_copy(update={"stages": ("features", "train")}))
+    more = 1.25 * (2 + 1) * (30 + 40)  # the average in two views, the quick model in one pass
+    assert following(after_quick, "train").end == pytest.approx((tested + more) / PASSES)
     alone = following(plan, "distil")
     assert alone.end == pytest.approx((tested + 1.25 * 2 * (30 + 40)) / (16 * (3 + 1)))
     assert following(plan, "train", processes=2).end == pytest.approx(2 * tested / PASSES)
