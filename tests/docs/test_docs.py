@@ -83,6 +83,7 @@ MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = {"allocator", "core", "backbones", "factory", "hooks", "plugins", "progress"}
 MAY_IMPORT["__init__"] |= {"datasets", "tasks", "session"}
 RESULTS = {  # benchmarks that fill a part of a page, with the rows that their results have at least
+    "aggregation": 20,
     "anytime": 11,
     "augment": 24,
     "faults": 40,
