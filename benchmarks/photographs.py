@@ -117,6 +117,7 @@ ANSWERS = (  # a line of a table: way, score, words, passes per picture
     ("features", "quick", "linear classifier on features", 1),
     ("timm", "single", "timm's usual fine-tuning", 1),
     ("plain", "single", "fine-tuning", 1),
+    ("plain", "flips", "the same, over flips", 2),
     ("plain", "averaged", "the same, averaged with the quick model", 1),
     ("mixed", "averaged", "the same, label smoothing and mixup", 1),
     ("strong", "single", "fine-tuning, label smoothing and RandAugment", 1),
@@ -284,7 +285,7 @@ def run_cell(
             resume = (folder / "config.yaml").exists()
             run = sla.fit(str(source), str(folder), resume=resume, progress=Printed(), **config)
             split = "val" if pilot else "test"
-            scores = scores_of(run, split, flips=way == "strong" and not pilot)
+            scores = scores_of(run, split, flips=way in ("plain", "strong") and not pilot)
             images = run.result["images"]
             row = what | {"train": images["train"], "test": images[split]}
             row |= {key: f"{value:.2f}" for key, value in scores.items() if key in SCORES}

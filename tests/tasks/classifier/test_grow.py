@@ -357,17 +357,6 @@ def test_what_cannot_grow_is_refused(first_run, tmp_path):
         sla.fit(load("digits"), tmp_path / "b", data__classes="0-3")
 
 
-def test_without_kept_images_labels_are_not_smoothed(first_run, tmp_path):
-    """A run from published weights smooths them: towards classes without images that is refused."""
-    copy = shutil.copytree(first_run.folder, tmp_path / "copy")
-    text = (copy / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(text.replace("label_smoothing: 0.0", "label_smoothing: 0.1"))
-    for keep, expected in ((0, 0.0), (3, 0.1)):
-        config = configure_growth(copy, "digits", {"data.classes": "5", "grow.keep": keep})
-        assert config.method.label_smoothing == expected
-        assert plan_run(config).config.method.label_smoothing == expected
-
-
 def test_a_study_that_grows_costs_what_its_runs_cost(tmp_path):
     settings = recipe_settings("cifar100_grow", "smoke") | {"data.classes": "0-3", "run.iterations": 3}
     member = Job("train", settings, 0, "smoke", "first")

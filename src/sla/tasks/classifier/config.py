@@ -100,9 +100,7 @@ class MethodKeys(Part):
         description="views of each image per step; default: 1, or all of a named method from scratch",
     )
     head: Literal["linear", "cosine"] | None = Field(None, description="linear, or cosine (ldam-drw)")
-    label_smoothing: float = Field(
-        0.0, ge=0, lt=1, description="of class and joint labels; default from published weights: 0.1"
-    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="label smoothing of class and joint labels")
     imbalance: str = Field("none", description=f"for rare classes: {', '.join((AUTO, *CRITERIA))}")
     deferred: float = Field(
         0.8, ge=0, le=1, description="fraction of the run after which the weights of ldam-drw apply"

@@ -49,8 +49,6 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     plain = given.get("grow.keep") == 0 and given.get("grow.weight") == 0
     if before.method.imbalance == "none" and before.method.criterion is None and not plain:
         grown = override(grown, "method", imbalance="logit-adjust")
-    if given.get("grow.keep") == 0:  # labels are not smoothed towards classes without images
-        grown = override(grown, "method", label_smoothing=0.0)
     return with_keys(grown, given)
 
 

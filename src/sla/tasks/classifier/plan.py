@@ -234,14 +234,7 @@ def _choose_model(
         f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
     )
     smallest = 0.35 if config.model.weights != "none" else 0.2
-    # Unlabelled images need a weak augmentation beside a strong one.
-    policy = "randaugment(2, 9), " if _is_tuned(config) and not config.data.unlabelled else ""
-    return config.model_copy(update={"augment": config.augment or f"{policy}resized({smallest}), flip"})
-
-
-def _is_tuned(config: ClassifierConfig) -> bool:
-    """Whether published weights are trained: docs/photographs.md has what that was measured with."""
-    return config.model.weights == "pretrained" and not is_features(config) and not config.is_grown
+    return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
 
 
 def _kind_of_pictures(native: int) -> str:
@@ -304,9 +297,6 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         fixed_norms=config.model.weights == "pretrained",
     )
     rises = config.optimizer.schedule == "onecycle"  # by itself
-    plain_loss = config.method.imbalance == "none" and config.method.criterion is None
-    if _is_tuned(config) and plain_loss and "label_smoothing" not in config.method.model_fields_set:
-        config = override(config, "method", label_smoothing=0.1)
     if "warmup" not in config.optimizer.model_fields_set and not (rises and not tuned):
         # Without it a plain classifier may not begin to learn at the full rate; joint labels bear it.
         config = override(config, "optimizer", warmup=0.1 if tuned else 0.05)
