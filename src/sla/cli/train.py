@@ -113,7 +113,7 @@ def train(
     }
     task = _task_of(out) if resume and out and not config else None
     tree = make_tree(given, assign, config, recipe, task)
-    if compare not in (None, "sla") and task in (None, "classifier"):
+    if compare not in (None, "sla") and tree.get("task", "classifier") == "classifier":
         # Whatever the pictures: another method is compared with that of views, unless one is named.
         tree["method"] = {"views": "rot4", **(tree.get("method") or {})}
     where = str(config) if config else "configuration"
