@@ -1,7 +1,10 @@
 """Your own photographs: what a linear classifier on features, fine-tuning and SLA reach at the same cost.
 
+    python benchmarks/photographs.py DATA OUT
     python benchmarks/photographs.py DATA OUT --minutes 1,5 --seeds 3 --datasets cub20-10,flowers20-5
     python benchmarks/photographs.py DATA OUT --minutes 3 --datasets pilot-cub,pilot-flowers --pilots
+
+The first line runs what is missing of PLAN; several processes share it.
 
 DATA has CUB_200_2011/ and flowers102/, each with train/ and test/ of class folders; of CIFAR-10, found as
 `sla train` finds it, 500 training and 200 test images per class are taken. A budget is minutes of two cores,
@@ -11,7 +14,6 @@ results/photographs.csv has are not run again. Writes that file, and the tables 
 """
 
 import argparse
-import itertools
 import json
 import time
 from collections.abc import Iterable
@@ -109,6 +111,24 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # of a way, for the pilots
     "four-160": ("sla", {"model.train_resolution": 160}),
     "timm": ("timm", {}),
 }
+BIRDS, SMALL = (
+    "cub20-5,cub20-10,cub20-30,cub50-5,cub50-10,cub50-30",
+    "cub20-5,cub20-10,flowers20-5,flowers20-15",
+)
+EVERY = f"{BIRDS},flowers20-5,flowers20-15,flowers102-5,flowers102-15,cifar10-100"
+VARIED = "cub20-10,cub50-10,flowers20-5,flowers102-5,cifar10-100"
+PLAN = (  # minutes, ways, cells, seeds: most valuable first, within twelve core-hours with the pilots
+    (1, "plain,sla", EVERY, (0,)),
+    (5, "plain,sla", VARIED, (0,)),
+    (20, "plain,sla", "cub50-30,flowers102-15", (0,)),
+    (5, "plain,sla", "cub20-5,cub20-30,cub50-5,flowers20-15", (0,)),
+    (5, "plain,sla", "cub200-30", (0,)),
+    (5, "mixed,timm,student", "cub20-10,flowers20-5,cub50-10,flowers102-5", (0,)),
+    (1, "mixed,timm,student", SMALL, (0,)),
+    (1, "plain,sla", SMALL, (1, 2)),
+    (5, "plain,sla", "cub50-30,flowers102-15", (0,)),
+    (5, "plain,sla", "cub20-10,flowers20-5", (1, 2)),
+)
 SCORES = ("quick", "single", "flips", "aggregated", "distilled", "averaged", "averaged_views")
 WHAT = ("cell", "way", "minutes", "seed", "variant")
 COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_seconds", "commit")
@@ -184,7 +204,10 @@ def _goal(rows: Rows, minutes: str, cells: list[str]) -> str:
         if len(gains) < 2:  # nothing but the default
             continue
         best.append(max(gains.values()))
-        accuracy, count = fmean(default.values()), max(int(row["test"]) for row in rows if row["cell"] == cell)
+        accuracy, count = (
+            fmean(default.values()),
+            max(int(row["test"]) for row in rows if row["cell"] == cell),
+        )
         if accuracy + best[-1] > share(accuracy / 100 * count, count).high:
             missed.append(cell)
         ours = [gain for way, gain in gains.items() if way[0] in SLA_WAYS]
@@ -199,7 +222,9 @@ def _goal(rows: Rows, minutes: str, cells: list[str]) -> str:
     text += f" (not in {', '.join(missed)})." if missed else "."
     if len(sla) > 1:
         one = interval(sla)
-        text += f" The best row with SLA against the best without: {one.mean:+.1f} points ({one.ends('+.1f')})."
+        text += (
+            f" The best row with SLA against the best without: {one.mean:+.1f} points ({one.ends('+.1f')})."
+        )
     return text
 
 
@@ -356,18 +381,30 @@ if __name__ == "__main__":
     words.add_argument("out", type=Path)
     words.add_argument("--minutes", default="1")
     words.add_argument("--seeds", type=int, default=1)
-    words.add_argument("--datasets", default=",".join(CELLS))
+    words.add_argument("--datasets", help="without it the plan is run")
     words.add_argument("--ways", default=",".join(WAYS))
     every = ",".join(VARIANTS)
     words.add_argument("--pilots", nargs="?", const=every, help="these variants, or all, instead of the ways")
     given = words.parse_args()
-    names, ways = given.datasets.split(","), given.ways.split(",")
     if given.pilots is not None:
         tried = [(*VARIANTS[name], name) for name in given.pilots.split(",")]
     else:
-        tried = [(way, {}, "") for way in ways]
-    for minutes in map(float, given.minutes.split(",")):
-        for seed in range(given.seeds):
-            for name, (way, more, variant) in itertools.product(names, tried):
-                run_cell(given.data, given.out, name, way, minutes, seed, more, variant)
+        tried = [(way, {}, "") for way in given.ways.split(",")]
+    jobs = [
+        (minutes, seed, name, *one)
+        for minutes in map(float, given.minutes.split(","))
+        for seed in range(given.seeds)
+        for name in (given.datasets or "").split(",")
+        for one in tried
+    ]
+    if given.datasets is None:
+        jobs = [
+            (minutes, seed, name, way, {}, "")
+            for minutes, ways, names, seeds in PLAN
+            for seed in seeds
+            for name in names.split(",")
+            for way in ways.split(",")
+        ]
+    for minutes, seed, name, way, more, variant in jobs:
+        run_cell(given.data, given.out, name, way, minutes, seed, more, variant)
     TABLE.show(render)
