@@ -216,8 +216,8 @@ def _goal(rows: Rows, minutes: str, cells: list[str]) -> str:
     if not best:
         return ""
     text = (
-        f"The best row is {fmean(best):.1f} points above the default, on average, and within the default's 95% "
-        f"interval over the test pictures in {len(best) - len(missed)} of {len(best)} columns"
+        f"The best row is {fmean(best):.1f} points above the default, on average, and within the default's "
+        f"95% interval over the test pictures in {len(best) - len(missed)} of {len(best)} columns"
     )
     text += f" (not in {', '.join(missed)})." if missed else "."
     if len(sla) > 1:
