@@ -117,9 +117,37 @@ def test_page_has_every_number_of_the_table(tmp_path, monkeypatch):
         mean, sd = mean_sd(results.values(row))
         difference = results.difference(row)
         wanted = [f"{difference.mean:+.1f}", f"{difference.low:+.1f} to {difference.high:+.1f}"]
-        assert rows[row.label] == [f"{mean:.1f}", f"{sd:.1f}", *(["", ""] if row is ROWS[0] else wanted)]
+        gain = ["", ""] if row is ROWS[0] else wanted
+        cost = [str(row.passes), f"{row.cost:.2g}"]
+        assert rows[row.label] == [f"{mean:.1f}", *gain, f"{sd:.1f}", *cost]
     assert "6 at 90°: label 25" in text
     assert "<b>" not in re.search(r"<code>(.*?)</code>", text)[1]  # the command as it was typed, as text
+
+
+def test_training_cost_of_the_student_is_what_torch_counts():
+    """FLOP of a step of the student, its teacher's answers included, over those of a step of the baseline."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from sla.factory import create
+    from sla.methods import StepContext, create_method
+
+    def flop_of(method, teacher=None):
+        model = create("convnet4", 10, create_method(method), in_channels=1, width=32)
+        images, targets, context = torch.rand(8, 1, 8, 8), torch.arange(8), StepContext()
+        with FlopCounterMode(display=False) as counter:
+            if teacher is not None:
+                with torch.no_grad():
+                    context = StepContext(teacher=teacher.logits(images, "aggregated"))
+            model(images, targets, context)["loss"].backward()
+        return counter.get_total_flops()
+
+    baseline = flop_of("baseline")
+    costs = {row.label: row.cost for row in ROWS}
+    assert flop_of("sla") / baseline == pytest.approx(costs["joint labels (SLA), aggregated"], rel=0.1)
+    teacher = create("convnet4", 10, create_method("sla"), in_channels=1, width=32)
+    student = flop_of("distilled", teacher) / baseline
+    assert 4 + student == pytest.approx(costs["student of SLA"], rel=0.1)
 
 
 @pytest.mark.slow
@@ -140,3 +168,5 @@ def test_mean_over_five_seeds_shows_the_papers_order():
     assert means["augmentation (DA), single"] < means["baseline"] - 3
     assert means["multi-task (MT)"] < means["baseline"] - 3
     assert means["joint labels (SLA), aggregated"] > means["augmentation (DA), aggregated"]
+    assert means["student of SLA"] > means["baseline"] + 1
+    assert means["student of SLA"] > means["joint labels (SLA), single"] + 2

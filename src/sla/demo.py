@@ -6,10 +6,16 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import get_context
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sla.progress import QUIET, Progress
 from sla.stats import Interval, mean_sd, paired
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sla.augment.ops import Pipeline
+    from sla.classifier import Classifier
 
 PER_CLASS, STEPS, WIDTH = 5, 150, 32  # training images, steps, channels of the network
 RATE, DECAY = 0.1, 5e-4
@@ -17,21 +23,25 @@ LEAST_SEEDS = 5
 
 
 class Row(NamedTuple):
-    """One row of the table: a method with one inference."""
+    """One row of the table: a method with one inference, and what it costs."""
 
     method: str
     inference: str
     label: str
+    cost: float = 4  # of training, where the baseline's is 1
+    passes: int = 1  # per image at test time
 
 
 ROWS = (
-    Row("baseline", "single", "baseline"),
+    Row("baseline", "single", "baseline", cost=1),
     Row("da", "single", "augmentation (DA), single"),
-    Row("da", "aggregated", "augmentation (DA), aggregated"),
+    Row("da", "aggregated", "augmentation (DA), aggregated", passes=4),
     Row("mt", "single", "multi-task (MT)"),
     Row("sla", "single", "joint labels (SLA), single"),
-    Row("sla", "aggregated", "joint labels (SLA), aggregated"),
+    Row("sla", "aggregated", "joint labels (SLA), aggregated", passes=4),
     Row("sla+sd", "distilled", "SLA with self-distillation"),
+    # As many steps again: forward and backward of one view, and four passes of the teacher.
+    Row("sla", "distilled", "student of SLA", cost=4 + (3 + 4) / 3),
 )
 METHODS = tuple(dict.fromkeys(row.method for row in ROWS))
 
@@ -54,7 +64,10 @@ class Results:
 
 
 def train_one(method: str, seed: int) -> dict[str, float]:
-    """Train one method on five images per digit; test accuracy in percent by inference."""
+    """Train one method on five images per digit; test accuracy in percent by inference.
+
+    SLA also gets a student, which learns its aggregated answers.
+    """
     import torch
 
     from sla.augment.ops import Normalize, Pipeline, RandomCrop
@@ -63,6 +76,7 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     from sla.methods import create_method
     from sla.sampling.draws import Draws
     from sla.sampling.protocols import limited
+    from sla.tasks.classifier.distil import copy_weights
 
     torch.set_num_threads(1)  # the network is tiny: trainings run in parallel instead
     torch.manual_seed(seed)
@@ -73,22 +87,56 @@ def train_one(method: str, seed: int) -> dict[str, float]:
     targets = torch.as_tensor(train.targets)
     normalize = Normalize((0.5,), (0.5,))
     augment = Pipeline((RandomCrop(8, padding=1), normalize))
-    model = create("convnet4", digits.train.num_classes, create_method(method), in_channels=1, width=WIDTH)
-    optimizer = torch.optim.SGD(model.parameters(), RATE, 0.9, weight_decay=DECAY, nesterov=True)
+
+    def new(name: str) -> "Classifier":
+        classes = digits.train.num_classes
+        return create("convnet4", classes, create_method(name), in_channels=1, width=WIDTH)
+
+    inputs = Pipeline((normalize,))(test.read(range(len(test))).images, Draws(seed, 0, len(test)), aspect)
+    model = _fit(new(method), images, targets, augment, seed)
+    models = [model]
+    if method == "sla":
+        student = new("distilled")
+        copy_weights(model, student)
+        models.append(_fit(student, images, targets, augment, seed, teacher=model))
+    with torch.inference_mode():
+        outputs = {how: logits for one in models for how, logits in one.logits_by_inference(inputs).items()}
+    right = {how: (logits.argmax(1) == torch.as_tensor(test.targets)) for how, logits in outputs.items()}
+    return {how: 100 * hits.double().mean().item() for how, hits in right.items()}
+
+
+def _fit(
+    model: "Classifier",
+    images: "Tensor",
+    targets: "Tensor",
+    augment: "Pipeline",
+    seed: int,
+    teacher: "Classifier | None" = None,
+) -> "Classifier":
+    """Train on the labels, or at half the rate on a teacher's answers to CutMix images."""
+    import torch
+
+    from sla.augment.mixing import CutMix
+    from sla.methods import StepContext
+    from sla.sampling.draws import Draws
+
+    mix, begin = CutMix(), 0 if teacher is None else STEPS  # draws of its own
+    square = torch.ones(len(images))
+    rate = RATE if teacher is None else RATE / 2
+    optimizer = torch.optim.SGD(model.parameters(), rate, 0.9, weight_decay=DECAY, nesterov=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    for step in range(STEPS):
-        batch = augment(images, Draws(seed, step, len(images)), aspect)
+    for step in range(begin, begin + STEPS):
+        draws = Draws(seed, step, len(images))
+        batch, context = augment(images, draws, square), StepContext()
+        if teacher is not None:
+            batch = mix(batch, draws).images
+            with torch.no_grad():
+                context = StepContext(teacher=teacher.logits(batch, "aggregated"))
         optimizer.zero_grad()
-        model(batch, targets)["loss"].backward()
+        model(batch, targets, context)["loss"].backward()
         optimizer.step()
         schedule.step()
-    model.eval()
-    inputs = Pipeline((normalize,))(test.read(range(len(test))).images, Draws(seed, 0, len(test)), aspect)
-    target = torch.as_tensor(test.targets)
-    with torch.inference_mode():
-        outputs = model.logits_by_inference(inputs)
-    right = {inference: (logits.argmax(1) == target).double() for inference, logits in outputs.items()}
-    return {inference: 100 * hits.mean().item() for inference, hits in right.items()}
+    return model.eval()
 
 
 def run(minutes: float, seeds: int | None = None, progress: Progress = QUIET) -> Results:

@@ -14,6 +14,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("sla-demo.html"),
 ) -> None:
     """Compare the methods of the paper on the digits, five training images per class."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -50,15 +51,16 @@ def demo(
         display.update(task, completed=1.0)
 
     title = f"Test accuracy, {results.seeds} seeds, {results.seconds:.0f} s"
-    table = Table(title=title, title_justify="left")
-    for header in ("method", "mean", "sd", "vs. baseline", "95% interval"):
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for header in ("method", "cost", "passes", "mean", "vs. baseline, 95%"):
         table.add_column(header, justify="left" if header == "method" else "right")
     for row in ROWS:
-        mean, sd = mean_sd(results.values(row))
+        mean, _ = mean_sd(results.values(row))
         difference = results.difference(row)
-        cells = (f"{difference.mean:+.1f}", difference.ends("+.1f")) if row is not ROWS[0] else ("", "")
-        table.add_row(row.label, f"{mean:.1f}", f"{sd:.1f}", *cells)
+        gain = f"{difference.mean:+.1f} ({difference.ends('+.1f')})" if row is not ROWS[0] else ""
+        table.add_row(row.label, f"{row.cost:.2g}", str(row.passes), f"{mean:.1f}", gain)
     console.print(table)
+    console.print("cost: of training, relative to the baseline; passes: per image at test time")
     console.print(summary(results))
     write_page(results, out)
     console.print(f"Page: {shown(out)}", markup=False)

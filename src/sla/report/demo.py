@@ -29,7 +29,7 @@ def write_page(results: Results, path: Path) -> None:
         summary=summary(results),
         per_class=PER_CLASS,
         strips=[Strip(row.label, results.values(row), interval(results.values(row))) for row in ROWS],
-        rows=[(row.label, *mean_sd(results.values(row)), results.difference(row)) for row in ROWS],
+        rows=[(row, *mean_sd(results.values(row)), results.difference(row)) for row in ROWS],
         columns=[f"view {j}" for j in range(len(views))],
         samples=[("", list(line), texts) for line, texts in zip(images, captions, strict=True)],
         command=shlex.join(["sla", *sys.argv[1:]]),
