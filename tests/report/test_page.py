@@ -24,7 +24,8 @@ def hostile_page(request, hostile, parse):
     if request.param == "demo":
         values = dict.fromkeys(("title", "summary", "command", "version", "per_class", "trained"), hostile)
         values["strips"] = [Strip(hostile, (70.0, 72.0), interval((70.0, 72.0)))]
-        values["rows"] = [(hostile, 71.0, 1.0, Interval(0.0, 0.0, 0.0))]
+        method = SimpleNamespace(label=hostile, passes=1, cost=4.0)
+        values["rows"] = [(method, 71.0, 1.0, Interval(0.0, 0.0, 0.0))]
         values |= {"columns": [hostile], "results": SimpleNamespace(seeds=2, seconds=3.0)}
         image = torch.arange(64, dtype=torch.uint8).view(1, 8, 8)
         values["samples"] = [(hostile, [image], [hostile])]
