@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "datasets": {"disk", "images", "progress", "sampling", "trees"},
     "export": {"augment", "core", "disk", "images", "progress", "sampling"},
     "adapters": {"augment", "backbones", "core", "factory", "hooks", "images", "plugins", "sampling"},
-    "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats"},
+    "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats", "tasks"},
     "data": {"datasets", "renamed"},  # old places of names, as training is
     "training": {"renamed"},
 }
