@@ -596,7 +596,7 @@ def test_resuming_on_other_data_is_refused(tmp_path, stop_at):
     fewer = replace(splits, train=splits.train.subset(range(1000)))
     renamed = replace(splits.train, classes=tuple("abcdefghij"))
     for other in (fewer, replace(splits, train=renamed, test=None)):
-        refused("the data is not what it was", sla.fit, other, tmp_path / "run", config=TINY, resume=True)
+        refused("the data has changed", sla.fit, other, tmp_path / "run", config=TINY, resume=True)
     assert sla.fit(splits, tmp_path / "run", config=TINY, resume=True).result["seed"] == 0
 
 
@@ -701,7 +701,7 @@ def edited_state(run, folder, change):
         (lambda position, _: position.update(seconds=1e999), "not the state of a run"),
         (lambda position, _: position.update(pace=[]), "not the state of a run"),
         (lambda position, _: position.update(other=1), "not the state of a run"),
-        (lambda position, _: position.pop("images"), "the data is not what it was"),
+        (lambda position, _: position.pop("images"), "the data has changed"),
         (lambda _, tensors: tensors.pop("ema.backbone.blocks.0.0.bias"), "not the state of this run: 'ema"),
         (
             lambda _, tensors: tensors.update({"model.backbone.blocks.0.0.bias": torch.zeros(2)}),

@@ -323,7 +323,7 @@ def test_corrections_that_are_not_utf_8(tmp_path):
     (tmp_path / "corrections.csv").write_bytes(b"path,label\n\xc4,cat\n")
     picture = io.BytesIO()
     Image.new("RGB", (2, 2)).save(picture, "PNG")
-    with pytest.raises(SLAError, match=r"corrections\.csv: not what was written"):
+    with pytest.raises(SLAError, match=r"corrections\.csv: its columns must be"):
         Corrections(tmp_path, ["cat"]).save(picture.getvalue(), "cat")
 
 

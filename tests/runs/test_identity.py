@@ -249,7 +249,7 @@ def test_resume_refuses_more_images_and_evaluate_says_so(place, stop_at):
     folder = unfinished(place, stop_at)
     rng = np.random.default_rng(9)
     Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(place / "photos" / "a" / "new.png")
-    with pytest.raises(InputError, match=r"the data is not what it was .*: 1 is new"):
+    with pytest.raises(InputError, match=r"the data has changed since .*: 1 is new"):
         sla.fit(place / "photos", folder, resume=True, **SETTINGS)
     with pytest.warns(SLAWarning) as caught:
         assert len(Run(folder).evaluate().targets) == 24

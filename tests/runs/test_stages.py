@@ -172,7 +172,7 @@ def test_a_run_stopped_before_it_trained_still_knows_its_images(task, tmp_path, 
     with pytest.raises(StoppedError, match="stage means"):
         train(config, tmp_path, splits=splits, progress=StopAtCall(stop_at, 2))
     fewer = replace(splits, train=splits.train.subset(range(1000)))
-    with pytest.raises(InputError, match=r"the data is not what it was when the run began: .* gone"):
+    with pytest.raises(InputError, match=r"the data has changed since the run began: .* gone"):
         train(config, tmp_path, splits=fewer, resume=True)
 
 

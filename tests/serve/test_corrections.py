@@ -80,7 +80,7 @@ def test_what_is_refused(kept, digit, monkeypatch):
     refused("not an image", kept.save, b"text", "cat")
     kept.save(digit(0), "cat")
     monkeypatch.setattr(module, "MOST", 1)
-    fails(SLAError, "1 corrections already", kept.save, digit(1), "cat")
+    fails(SLAError, "limit of 1 corrections", kept.save, digit(1), "cat")
     kept.save(digit(0), "dog")
     kept.csv.write_text("file;class\n")
     fails(SLAError, "columns are path and label alone", kept.save, digit(1), "cat")

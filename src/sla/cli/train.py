@@ -63,7 +63,7 @@ def train(
         bool, COMPARE("--equal-cost", help="Give the method of --compare the same FLOP.")
     ] = False,
     seeds: Annotated[
-        int | None, COMPARE(min=2, help="Train so many seeds, each in NAME-seedN, and compare them.")
+        int | None, COMPARE(min=2, help="Number of seeds to train, each in NAME-seedN, and to compare.")
     ] = None,
     seed: Annotated[int | None, COMPARE(help="Random seed; with --seeds the first, by default 1.")] = None,
     recipe: Annotated[

@@ -21,8 +21,8 @@ from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
-TRUSTED = 0.9  # the level that is told
-TELLING = 3  # wrong pictures of a class from which more of them are advised
+TRUSTED = 0.9  # the level reported
+TELLING = 3  # misclassified pictures of a class from which on more are advised
 
 
 class NextStep(NamedTuple):

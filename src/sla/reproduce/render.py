@@ -146,7 +146,7 @@ def _in_short(results: Results) -> Iterable[Section]:
 
 
 def _verdicts(scale: str, judged: Sequence[Judgement]) -> Section:
-    """What can be read in ten seconds."""
+    """The section with the headline gains and all verdicts."""
     count = Counter(one.verdict for one in judged)
     ordered = [one for verdict in (HOLDS, FAILS, OPEN) for one in judged if one.verdict == verdict]
     header = ("claim", "verdict", "effect in points, 95% interval", "paper", "cells", "seeds", "p, Holm")

@@ -185,7 +185,7 @@ def singles(claims: Sequence[Claim], others: Sequence[Contrast], results: Result
     found: dict[Hashable, tuple[Contrast, Pooled, int, int]] = {}
     for contrast, sign in [*listed, *((contrast, 0) for contrast in others)]:
         values = list(contrast.values(results).values())
-        # The paper has some rows in several tables, and some claims turn a row round: the same comparison.
+        # The paper has some rows in several tables, and some claims reverse a comparison: it is the same one.
         key = frozenset(results.runs(*contrast.places)), tuple(round(abs(value), 9) for value in values)
         if len(values) > 1 and key not in found:
             if contrast.paper is not None:

@@ -18,7 +18,7 @@ class Board:
         self._writer = SummaryWriter(folder)
 
     def start(self, rows: Sequence[dict[str, str]]) -> None:
-        """Take over the rows so far, of metrics.csv; the files of earlier sittings are removed."""
+        """Take over the rows so far, of metrics.csv; the files of earlier sessions are removed."""
         for row in rows:
             self.add(int(row["step"]), {name: float(cell) for name, cell in row.items() if cell})
         self._writer.flush()

@@ -35,7 +35,7 @@ class Position:
 
     step: int = 0  # steps done, those that were skipped too
     images: int = 0  # to train on
-    seconds: float = 0.0  # of training, over all sittings
+    seconds: float = 0.0  # of training, over all sessions
     best_step: int = -1
     best_accuracy: float = -1.0
     skipped: int = 0  # steps that there was no time for

@@ -20,7 +20,7 @@ from sla.runs.metrics import is_count
 clock = time.monotonic
 GRAIN = 100  # of the schedule: it moves on by a hundredth of its length at least
 PAGE_SECONDS, PAGE_SHARE = 3.0, 0.05  # kept for the page at the end, and that share of the minutes at most
-MOST_KEPT = 0.5  # of a sitting, for what comes after the last step
+MOST_KEPT = 0.5  # of a session, for what comes after the last step
 RECENT = 0.2  # weight of the last step in what a step takes of late
 
 
@@ -29,9 +29,9 @@ class Deadline:
     """When a run has to be done.
 
     Args:
-        seconds: for the whole run, over all its sittings.
-        used: of these in earlier sittings.
-        started: when this sitting began, by the clock.
+        seconds: for the whole run, over all its sessions.
+        used: of these in earlier sessions.
+        started: when this session began, by the clock.
     """
 
     seconds: float
@@ -96,7 +96,7 @@ class Estimate:
         self.base, self.worked, self.begun = position.step, 0.0, clock()
 
     def end_step(self) -> None:
-        """The step is over. The first of a sitting does not count: it also compiles and starts workers."""
+        """The step is over. The first of a session does not count: it also compiles and starts workers."""
         now = clock()
         took, self.begun, self.count = now - self.begun, now, self.count + 1
         if self.count > 1:
@@ -145,12 +145,12 @@ class Pace:
         self.steps, self.deadline, self.following = steps, deadline, following
         self.repeats = record is not None
         self.recorded = parse_record(record or "")
-        self.recorded_until = 0  # steps taken, by a sitting that was killed
+        self.recorded_until = 0  # steps taken, by a session that was killed
         self.file: Path | None = None  # of the leading process
         self.estimate: Estimate | None = None
 
     def start(self, position: Position, folder: Path | None) -> None:
-        """Begin a sitting at this position. What the last one did after its checkpoint is done alike.
+        """Begin a session at this position. What the last one did after its checkpoint is done alike.
 
         folder: of the stage, in the process that writes files.
         """

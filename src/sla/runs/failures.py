@@ -1,4 +1,4 @@
-"""Failures that are nobody's mistake in the code: a disk or memory that gives no more, as one line."""
+"""Out of disk or memory, as one line instead of a traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -186,7 +186,7 @@ def with_recorded_images(
         found |= {split: pool.subset(places) for split, places in matched.places.items() if len(places)}
     if gone or new or relabelled:
         raise InputError(
-            f"{shown(folder)}: the data is not what it was when the run began: "
+            f"{shown(folder)}: the data has changed since the run began: "
             f"{_differences(gone, new, relabelled)}; restore it, or train in another folder"
         )
     train = found[TRAIN]

@@ -138,7 +138,7 @@ class Loop(ABC):
         if board is not None:
             board.start(self.metrics.read())
         self.pace.start(position, self.folder if self.group.leads else None)
-        if position.row:  # the last sitting left its evaluation
+        if position.row:  # the last session left its evaluation
             left, position.row = position.row, {}
             if not self._evaluate_row(left, stop, board):
                 return False
@@ -228,7 +228,7 @@ class Loop(ABC):
         classes, weights = self.read_weights(found / WEIGHTS)
         if list(classes or ()) != list(self.train.classes) or position.images != len(self.train):
             was = f"{len(classes or ())} classes, {position.images:,} images to train on"
-            raise InputError(f"{self.folder}: the data is not what it was when the run began: {was}")
+            raise InputError(f"{self.folder}: the data has changed since the run began: {was}")
         self.position = position
         try:
             self._restore(weights, tensors)
@@ -295,7 +295,7 @@ class Loop(ABC):
         return {"epoch": epoch, "learning_rate": rate, **means}
 
     def _evaluate_row(self, row: dict[str, float], stop: Stop, board: Board | None) -> bool:
-        """Complete a row with accuracies; False where a signal came, with a checkpoint that is to be judged.
+        """Complete a row with accuracies; False where a signal came, with a checkpoint still to be evaluated.
 
         The processes of a group end their evaluation together: they are not stopped in it.
         """

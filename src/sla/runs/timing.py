@@ -1,4 +1,4 @@
-"""How long training steps take, and how a time is said."""
+"""How long training steps take, and durations in words."""
 
 import time
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class Corrections:
                 old = [row for row in rows if Path(row[0]).stem == key]
                 rows = [row for row in rows if row not in old]
                 if len(rows) >= MOST:
-                    raise SLAError(f"{shown(self.csv)}: {MOST:,} corrections already: train with them")
+                    raise SLAError(f"{shown(self.csv)}: the limit of {MOST:,} corrections: train with them")
                 with replacing(self.folder / path) as file:
                     file.write(data)
                 self._write([*rows, [path, escape_cell(label)]])
@@ -85,7 +85,7 @@ class Corrections:
         except (UnicodeDecodeError, csv.Error):
             header, rows = [], []
         if header != HEADER or any(len(row) != 2 for row in rows if row):
-            raise SLAError(f"{shown(self.csv)}: not what was written: its columns are path and label alone")
+            raise SLAError(f"{shown(self.csv)}: its columns must be path and label, and no others")
         return [row for row in rows if row]
 
     def _write(self, rows: list[list[str]]) -> None:

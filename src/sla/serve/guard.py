@@ -26,8 +26,8 @@ HEADERS = {
 class HostRule:
     """By which names the server may be called.
 
-    A browser sends the name that it resolved: another one than ours comes from a page that let its own name
-    lead here. Numbers cannot be made to lead elsewhere: all are allowed where the server is open to others.
+    Against DNS rebinding: a page whose own name resolves to this address sends that name. Addresses cannot be
+    rebound, so any is allowed where the server is open to others.
     """
 
     def __init__(self, host: str = "127.0.0.1", names: Iterable[str] = ()) -> None:
@@ -93,7 +93,7 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self.rule.allows(hosts[0]):
             named = " and ".join(hosts)[:100] or "none"
-            return 421, f"this server is not called {named!r}; sla serve --allow-host NAME allows a name"
+            return 421, f"unknown host name {named!r}; sla serve --allow-host NAME allows it"
         origin = headers.get("origin")
         if origin is not None and not self.rule.allows_origin(origin, hosts[0]):
             return 403, f"a page of {origin[:100]!r} may not use this server"

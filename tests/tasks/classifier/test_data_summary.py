@@ -42,7 +42,7 @@ def test_what_is_in_the_data(photos, limit):
     assert lines[0] == "2 classes; images: 32 training, 6 test"
     assert lines[1] == "pictures of 8 x 12 pixels (of 32 sampled), stored at 8 x 8 pixels"
     assert lines[2].startswith("training images per class: 2 (rare) to 30 (common)")
-    assert lines[3].startswith("2 test images are training images too: copy.png is 0.png;")
+    assert lines[3].startswith("2 test images are also training images: copy.png is 0.png;")
     assert len(lines) == 4
 
 

@@ -109,7 +109,7 @@ def test_a_long_tail_is_cut_and_what_it_left_out_is_chosen_on():
 def test_tails_that_cannot_be_are_refused():
     for data, words in (
         ({"per_class": 5}, "data.per_class and data.long_tail both"),
-        ({"long_tail": None}, "data.long_tail_max is the first class of a tail"),
+        ({"long_tail": None}, "data.long_tail_max needs data.long_tail"),
         ({"long_tail_max": 10_000}, "10000 are needed"),
     ):
         refused(words, make_plan, tail(data=data))

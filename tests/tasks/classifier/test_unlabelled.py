@@ -220,7 +220,7 @@ def test_with_other_unlabelled_images_it_does_not_resume(tiny_settings, tmp_path
     with pytest.raises(StoppedError):
         sla.fit(folder, tmp_path / "run", progress=stop_at(2), **settings)
     os.replace(flat / "0.png", tmp_path / "gone.png")
-    with pytest.raises(InputError, match="not what it was when the run began: 1 is gone"):
+    with pytest.raises(InputError, match="the data has changed since the run began: 1 is gone"):
         sla.fit(folder, tmp_path / "run", resume=True, **settings)
     digit_files(load("digits").test, range(20, 22), flat, "{place}.png")
     with pytest.raises(InputError, match="1 is gone, 2 are new"):

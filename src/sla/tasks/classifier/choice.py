@@ -42,7 +42,7 @@ class Paired(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For a line."""
+        """As one line of text."""
         verdict = "no clear difference" if self.p >= RISK else "better" if self.points.mean > 0 else "worse"
         return f"{self.points.mean:+.1f} points ({self.points.ends('+.1f')}, p {self.p:.2g}): {verdict}"
 

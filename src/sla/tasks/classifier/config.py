@@ -63,7 +63,7 @@ class DataConfig(SourceConfig):
         None, description="more images, without labels, to train on: a folder, or the name of a dataset"
     )
     unlabelled_count: int | None = Field(
-        None, ge=1, description="so many of the unlabelled images, drawn by run.seed; default: all"
+        None, ge=1, description="number of unlabelled images, drawn by run.seed; default: all"
     )
 
     @field_validator("unlabelled")

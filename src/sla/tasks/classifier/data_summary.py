@@ -90,7 +90,7 @@ def _shared(splits: dict[str, Dataset]) -> Iterator[str]:
                 splits[split].name(place) for split, place in zip((first, second), pairs[0], strict=True)
             )
             here, there = (shown(os.path.basename(name)) for name in names)
-            shared = f"{len(pairs):,} {NAMES[second]} images are {NAMES[first]} images too"
-            yield f"{shared}: {there} is {here}; accuracy on them says nothing{sampled}"
+            shared = f"{len(pairs):,} {NAMES[second]} images are also {NAMES[first]} images"
+            yield f"{shared}: {there} is {here}; accuracy on them is meaningless{sampled}"
         elif sampled:
             yield f"no {NAMES[second]} image was found among the {NAMES[first]} images{sampled}"

@@ -111,7 +111,7 @@ def check_features(config: ClassifierConfig) -> None:
     """Features are of weights that were trained before, and their classifier has one loss."""
     what = "method features" if is_features(config) else "stages: features"
     if config.model.weights in (None, "none"):
-        raise InputError(f"{what}: features of random weights say little: --weights pretrained, or a file")
+        raise InputError(f"{what}: features need trained weights: --weights pretrained, or a file")
     if is_features(config) and (config.method.criterion or config.method.imbalance not in ("none", "auto")):
         raise InputError(f"{what}: no criterion or imbalance: it is fitted by logistic regression")
 
@@ -268,7 +268,7 @@ def _percent(logits: Tensor, targets: Tensor) -> float:
 def describe_quick(found: dict[str, Any]) -> str:
     """What cross-validation found, with its interval, in one line."""
     if "right" not in found:
-        return "quick model: frozen features; no class has two pictures, so nothing says how good it is"
+        return "quick model: frozen features; no class has two pictures, so its accuracy is unknown"
     top1 = share(found["right"], found["images"])
     return (
         f"quick model: frozen features, right on {found['right']:,} of {found['images']:,} training pictures "

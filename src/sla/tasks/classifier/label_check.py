@@ -1,4 +1,4 @@
-"""Who judges the labels of a dataset: cross-validated frozen features, or a run on what it did not learn."""
+"""Finding label errors: by cross-validated frozen features, or by a run on images it was not trained on."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Photographs trained from scratch for want of an optional package: what that costs, and the remedy."""
+"""Photographs trained from scratch because the extra `pretrained` is missing: the cost, and the fix."""
 
 import math
 import warnings

@@ -381,9 +381,7 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
             f"{batch // images:,} times, at most {MOST_COPIES} are allowed; {images:,} or fewer is usual"
         )
     if config.data.long_tail_max is not None and config.data.long_tail is None:
-        raise InputError(
-            "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"
-        )
+        raise InputError("data.long_tail_max needs data.long_tail, the ratio")
     if is_features(config) or config.has_stage(FEATURES):
         check_features(config)
     parse_mix(config.mix)

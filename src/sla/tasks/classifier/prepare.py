@@ -62,7 +62,7 @@ def prepare(
 
 
 def _announce_quick(plan: Plan[ClassifierConfig], progress: Progress) -> None:
-    """How long the quick model will take; loudly where that is more than it was given."""
+    """How long the quick model will take; a warning where that exceeds `run.minutes`."""
     progress.message("timing the features of a few pictures")
     seconds, minutes = features_seconds(plan), plan.config.run.minutes
     progress.message(f"about {duration(seconds)} for the features of {len(plan.train):,} pictures")

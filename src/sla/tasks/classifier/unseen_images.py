@@ -117,7 +117,7 @@ def find_held_out(record: ImagesRecord, splits: Splits, where: str, progress: Pr
     part, among = (splits.train, [TRAIN, VAL, UNUSED]) if splits.val is None else (splits.val, [VAL])
     matched = record.match(part, dataset_keys(part, progress, record.by), among)
     if not len(matched.places[VAL]):
-        raise InputError(f"{where}: none of its {record.count(VAL):,} {WHAT[VAL]} is there: name other data")
+        raise InputError(f"{where}: none of its {record.count(VAL):,} {WHAT[VAL]} was found: name other data")
     new = len(matched.rest)
     notes = _changes(record, matched, VAL, new, where, " and not used" if new else "")
     return FoundImages(part.subset(matched.places[VAL]), VAL, notes)
