@@ -83,7 +83,7 @@ def test_what_is_refused(kept, digit, monkeypatch):
     fails(SLAError, "limit of 1 corrections", kept.save, digit(1), "cat")
     kept.save(digit(0), "dog")
     kept.csv.write_text("file;class\n")
-    fails(SLAError, "columns are path and label alone", kept.save, digit(1), "cat")
+    fails(SLAError, "its columns must be path and label", kept.save, digit(1), "cat")
 
 
 def test_a_folder_that_cannot_be_written(kept, digit):
