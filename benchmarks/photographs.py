@@ -9,7 +9,7 @@ flowers102/, each with train/ and test/ of class folders; of CIFAR-10, found as 
 training and 200 test images per class are taken. A budget is minutes of two cores, as FLOP, the quick model
 included, so that a row can be run again; every run has one thread. Pilots train and test on training images
 alone: what `sla train` does by default is chosen on them. Rows that results/photographs.csv has are not run
-again. Writes that file, and the tables in docs/photographs.md.
+again. Writes that file, and the tables and the picture of docs/photographs.md.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from photographs_page import SCORES, render
+from photographs_page import SCORES, draw, render
 from photographs_plan import CELLS, CIFAR, PILOTS, PLAN, VARIANTS, WAYS, settings_of
-from tables import Printed, Table
+from tables import REPOSITORY, Printed, Table
 
 WHAT = ("cell", "way", "minutes", "seed", "variant")
 COLUMNS = (*WHAT, "train", "test", *SCORES, "training_flop", "seconds", "core_seconds", "commit")
@@ -141,3 +141,4 @@ if __name__ == "__main__":
     for job in jobs_of(given):
         run_cell(given.data, given.out, *job)
     TABLE.show(render)
+    draw(TABLE.read(), REPOSITORY / "docs" / "images" / "photographs.png")

@@ -1,6 +1,7 @@
 """The tables of docs/photographs.md: accuracies by budget, and the pilots."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import fmean
 
 from photographs_plan import CELLS, PILOTS, VARIANTS
@@ -30,6 +31,13 @@ ANSWERS = (  # a line of a table: way, score, words, passes per picture
 )
 QUICK, TUNED = ("features", "quick"), ("plain", "averaged")
 DEFAULTS = {"1": QUICK}  # what `sla train --minutes` answers by; with more minutes, TUNED
+DRAWN = (
+    ("plain", "single", "fine-tuning"),
+    ("plain", "averaged", "fine-tuning, averaged"),
+    ("sla", "single", "SLA, single"),
+    ("sla", "averaged", "SLA, averaged, single"),
+    ("sla", "averaged_views", "SLA, averaged, aggregated"),
+)
 SLA_WAYS = ("sla", "sla-strong", "student")
 Rows = list[dict[str, str]]
 
@@ -163,3 +171,36 @@ def _pilots(rows: Rows) -> str:
 
 def _markdown(lines: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def draw(rows: Rows, path: Path) -> None:
+    """The gain over the quick model by budget: a faint dot for each column, their mean with its interval."""
+    from matplotlib.figure import Figure
+
+    budgets = sorted({row["minutes"] for row in rows if row["cell"] in CELLS}, key=float)
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    panels = figure.subplots(1, len(budgets), sharex=True, sharey=True, squeeze=False)[0]
+    for panel, minutes in zip(panels, budgets, strict=True):
+        for place, (way, score, _) in enumerate(DRAWN):
+            gains = [
+                fmean(values[seed] - quick[seed] for seed in values)
+                for cell in CELLS
+                if (values := _values(rows, cell, minutes, way, score))
+                and (quick := _values(rows, cell, minutes, *QUICK))
+            ]
+            if not gains:
+                continue
+            panel.plot(gains, [place] * len(gains), "o", ms=4, alpha=0.3, color="#2a6f97", mew=0)
+            found = interval(gains)
+            if len(gains) > 2:  # of two columns it would be wider than the picture
+                panel.plot([found.low, found.high], [place] * 2, color="#2a6f97")
+            panel.plot(found.mean, place, "o", ms=7, color="#2a6f97")
+            panel.annotate(f"{found.mean:+.1f}", (found.mean, place), (0, 6), "data", "offset points", size=8)
+        panel.axvline(0, ls="--", lw=0.8, color="#999999")
+        panel.set_title(f"{minutes} minute{'s' * (minutes != '1')}", fontsize=9)
+        panel.set_yticks(range(len(DRAWN)), [words for *_, words in DRAWN], fontsize=8)
+        panel.tick_params(labelsize=8)
+        panel.grid(alpha=0.3, axis="x")
+    panels[0].set_ylim(len(DRAWN) - 0.5, -0.7)
+    figure.supxlabel("points over the linear classifier on features", fontsize=8)
+    figure.savefig(path, dpi=90)
