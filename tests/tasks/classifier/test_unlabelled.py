@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 import sla
 from made_data import digit_files
+from sla.cli.several import planned_cost
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.content import dataset_keys
@@ -193,6 +194,7 @@ def test_cost_counts_every_pass(semi_run, tmp_path):
     cost, one = semi_run.result["cost"], semi_run.result["cost"]["inference_flop"]["single"]
     assert cost["training_flop"] == one * 6 * 16 * (3 * 4 + 3 * 4 + 4)
     assert cost["images_seen"] == 6 * 16 * 8
+    assert planned_cost(make_plan(semi_run.config)) == {"run.flop": cost["training_flop"]}
     assert semi_run.result["images"]["unlabelled"] == 60
     columns = (semi_run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"unlabelled_view", "unlabelled_consistency", "unlabelled_confident"} <= set(columns)

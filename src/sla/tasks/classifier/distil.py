@@ -143,11 +143,10 @@ def forward_flop(config: ClassifierConfig, model: Classifier, training: bool = F
 
 def step_flop(plan: Plan[ClassifierConfig]) -> int:
     """FLOP of one step of training, as a run's cost counts them."""
-    config, method = plan.config, plan_method(plan.config)
+    config = plan.config
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
-    passes = 3 * (config.method.views_per_step or len(method.views))
-    return forward_flop(config, model, training=True) * passes * (config.run.batch_size or 1)
+    return forward_flop(config, model, training=True) * step_passes(config)
 
 
 def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
