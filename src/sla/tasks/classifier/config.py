@@ -213,6 +213,10 @@ class DistilConfig(Part):
         """A path that means the same from anywhere."""
         return absolute_source(source)
 
+    def teacher_passes(self, num_views: int, images: int, seen: int) -> int:
+        """Forward passes for the answers to so many images, which the steps see so many times in all."""
+        return images * num_views if self.cached else seen * (self.teacher_views or num_views)
+
 
 class GrowConfig(Part):
     """How a run adds classes to another one."""

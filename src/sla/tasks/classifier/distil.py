@@ -265,8 +265,7 @@ class Distiller(Trainer):
         part, method = self.config.distil, self.teacher.method
         num_views = len(method.views)
         taken = self.steps - self.position.skipped
-        passes = taken * self.batch_size * (part.teacher_views or num_views)
-        passes = len(self.train) * num_views if part.cached else passes
+        passes = part.teacher_passes(num_views, len(self.train), taken * self.batch_size)
         forward = forward_flop(self.config, self.teacher)
         answering = forward if part.cached else forward_flop(self.config, self.teacher, training=True)
         teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
@@ -298,11 +297,10 @@ def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, flo
     """
     if not config.has_stage(DISTIL):
         return 0.0, 0.0
-    part, num_views = config.distil, len(plan_method(config).views)
-    step = step_passes(config) / (config.run.batch_size or 1)
-    answers = 0 if part.cached else part.teacher_views or num_views
-    once = images * num_views / (config.run.batch_size or 1) if part.cached else 0.0
-    return student_share(config) * (3 + answers) / step, once / step
+    num_views, batch, step = len(plan_method(config).views), config.run.batch_size or 1, step_passes(config)
+    answers = config.distil.teacher_passes(num_views, images=0, seen=batch)
+    once = config.distil.teacher_passes(num_views, images, seen=0)
+    return student_share(config) * (3 * batch + answers) / step, once / step
 
 
 @torch.no_grad()

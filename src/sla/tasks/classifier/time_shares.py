@@ -15,6 +15,7 @@ from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, stud
 from sla.tasks.classifier.distil import second_stage_cost
 from sla.tasks.classifier.features import own_resolution
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import ENOUGH
 
 CHECKPOINTS = 2  # that are tested at the end: last and best; an average comes after a quick model
@@ -37,11 +38,10 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
         tested += min(held_out or test, larger * ENOUGH) * len(method.views)  # are the views recognisable?
     tested *= OVERHEAD
     if stage == DISTIL:
-        part = config.distil
-        step = batch * (3 + (0 if part.cached else part.teacher_views or len(method.views)))
+        step = 3 * batch + config.distil.teacher_passes(len(method.views), images=0, seen=batch)
         tested += OVERHEAD * (held_out + test) * CHECKPOINTS
         return Following(processes * tested / step, held_out / step)
-    step = 3 * batch * (config.method.views_per_step or len(method.views))
+    step = step_passes(config)
     later = 0.0
     if config.has_stage(DISTIL):
         share, once = second_stage_cost(config, len(plan.train))
