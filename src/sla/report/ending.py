@@ -16,7 +16,6 @@ from sla.stats import Interval, share
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
-from sla.tasks.classifier.features import is_features
 from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
@@ -82,7 +81,7 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
-    alone = is_features(run.config)  # nothing was chosen on held-out pictures
+    alone = run.config.is_features  # nothing was chosen on held-out pictures
     chose = "held-out pictures" if alone else "held-out pictures, by which models were compared"
     unseen = chose if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {total.accuracy.percent()}."]
@@ -169,7 +168,7 @@ def describe_unjudged(run: Run) -> Ending:
     """The same of a run of which no picture was held out: what cross-validation found, if it did."""
     said = "Nothing was held out, so its accuracy is unknown."
     if turns := _in_turn(run):
-        quick = is_features(run.config) or run.checkpoint == FEATURES
+        quick = run.config.is_features or run.checkpoint == FEATURES
         said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
     return Ending([said], _next(run, None, judged=bool(turns)))
 
@@ -200,7 +199,7 @@ def _learn_more(run: Run) -> list[NextStep]:
     """What to try where nothing was learnt."""
     source, rate = run.config.data.source, run.config.optimizer.learning_rate
     steps = []
-    if not is_features(run.config):
+    if not run.config.is_features:
         steps.append(NextStep("train longer (--epochs or --minutes)"))
         if rate is not None:
             steps.append(NextStep(f"try another learning rate than {rate:g} (--set optimizer.learning_rate)"))
@@ -223,7 +222,7 @@ def _next(run: Run, worst: ClassAccuracy | None, judged: bool = True) -> list[Ne
     sure = f" --min-confidence {TRUSTED:g}" if judged else ""
     predict = f"sla predict {shown(quote(folder))} PICTURES{sure}{model}"
     steps = [NextStep("", predict)]
-    if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
+    if run.config.is_features and not source.startswith(SOURCE):  # objects only Python can pass again
         steps.append(_train_command(run))
     elif worst is not None and worst.images - worst.correct >= TELLING:
         steps.append(NextStep(f"more pictures of {worst.name} would help most"))

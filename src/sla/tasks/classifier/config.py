@@ -267,6 +267,16 @@ class ClassifierConfig(TrainingConfig):
         """Whether the run adds classes to another one."""
         return self.grow.run is not None
 
+    @property
+    def is_distilled(self) -> bool:
+        """Whether the run itself distils another one."""
+        return self.method.name == DISTILLED
+
+    @property
+    def is_features(self) -> bool:
+        """Whether the run is the quick model and nothing else."""
+        return self.method.name == FEATURES
+
     @field_validator("stages", mode="before")
     @classmethod
     def _listed(cls, stages: Any) -> Any:

@@ -61,11 +61,6 @@ NOT_SELECTING = {
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
 
 
-def is_distilled(config: ClassifierConfig) -> bool:
-    """Whether the run itself distils another one."""
-    return config.method.name == DISTILLED
-
-
 def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None = None) -> ClassifierConfig:
     """The configuration of a student, from that of its teacher's run, which has the keys `distil.*`."""
     part, run, optimizer = config.distil, config.run, config.optimizer

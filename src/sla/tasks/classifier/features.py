@@ -51,11 +51,6 @@ CROSS_VALIDATED = "cross-validated"  # scores of training pictures that were hel
 SAMPLE = 64  # pictures whose features' mean length scales the first weights of a head
 
 
-def is_features(config: ClassifierConfig) -> bool:
-    """Whether the run is the quick model and nothing else."""
-    return config.method.name == FEATURES
-
-
 def features_steps(images: int) -> int:
     """One for each chunk of pictures, and one for the classifier."""
     return math.ceil(images / CHUNK) + 1
@@ -109,10 +104,10 @@ def features_seconds(plan: Plan[ClassifierConfig]) -> float:
 
 def check_features(config: ClassifierConfig) -> None:
     """Features are of weights that were trained before, and their classifier has one loss."""
-    what = "method features" if is_features(config) else "stages: features"
+    what = "method features" if config.is_features else "stages: features"
     if config.model.weights in (None, "none"):
         raise InputError(f"{what}: features of random weights say little: --weights pretrained, or a file")
-    if is_features(config) and (config.method.criterion or config.method.imbalance not in ("none", "auto")):
+    if config.is_features and (config.method.criterion or config.method.imbalance not in ("none", "auto")):
         raise InputError(f"{what}: no criterion or imbalance: it is fitted by logistic regression")
 
 

@@ -24,7 +24,7 @@ from sla.runs.images_record import TRAIN
 from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
-from sla.tasks.classifier.config import DISTILLED, FEATURES, ClassifierConfig, EarlierData, GrowConfig
+from sla.tasks.classifier.config import ClassifierConfig, EarlierData, GrowConfig
 from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.earlier_run import read_finished_config, with_keys
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
@@ -42,8 +42,8 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     `given`: keys to set.
     """
     before = read_finished_config(folder, "grow")
-    if before.method.name in (DISTILLED, FEATURES):
-        hint = "grow its teacher, then distil that run" if before.method.name == DISTILLED else "fit it again"
+    if before.is_distilled or before.is_features:
+        hint = "grow its teacher, then distil that run" if before.is_distilled else "fit it again"
         raise InputError(f"{shown(folder)}: method {before.method.name} does not grow: {hint}")
     grown = _grown_config(before, folder, source, read_result(folder)["images"]["train"])
     plain = given.get("grow.keep") == 0 and given.get("grow.weight") == 0

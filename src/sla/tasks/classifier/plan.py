@@ -41,7 +41,7 @@ from sla.tasks.classifier.config import (
     OPTION_FIELDS,
     ClassifierConfig,
 )
-from sla.tasks.classifier.features import check_features, features_steps, is_features, own_resolution
+from sla.tasks.classifier.features import check_features, features_steps, own_resolution
 from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
 from sla.tasks.classifier.split import load_data, same_classes, split_images
@@ -104,7 +104,7 @@ def make_plan(
     if channels != 3:
         reasons.append(f"pictures of {channels} channel{'s' if channels > 1 else ''}")
     train, val = split_images(config, splits, reasons) if grown is None else (grown.train, grown.val)
-    has_old = config.is_grown or bool(config.data.earlier) or config.method.name == DISTILLED
+    has_old = config.is_grown or bool(config.data.earlier) or config.is_distilled
     method, found = choose_imbalance(config.method, train.counts(), train.classes, has_old)
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = choose_training(config, len(train), reasons)
@@ -114,7 +114,7 @@ def make_plan(
         config = override(config, "method", views="none")
     views = f", {config.method.views}" if with_views else ""
     mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
-    if is_features(config):
+    if config.is_features:
         reasons.append("method features: logistic regression on frozen features, its penalty cross-validated")
     else:
         smoothed = config.method.label_smoothing
@@ -144,7 +144,7 @@ def _warn_of_unused_options(config: ClassifierConfig) -> None:
     part = config.method
     if part.name not in METHODS:
         return
-    trained = (part.name, *(("distilled",) if config.has_stage(DISTIL) else ()))
+    trained = (part.name, *((DISTILLED,) if config.has_stage(DISTIL) else ()))
     own = [name for method in trained for name in method_options(METHODS[method].make)]
     for name in sorted(OPTION_FIELDS.keys() - set(own)):
         if getattr(part, name) != type(part).model_fields[name].default:
@@ -207,7 +207,7 @@ def _choose_model(
         )
         config = fill_missing(config, "data", stored_size=native)
         start = describe_start(config)
-        if config.method.name == DISTILLED:
+        if config.is_distilled:
             start = "from its teacher's weights if the backbone is the same"
         reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
         config = _choose_method(config)
@@ -226,7 +226,7 @@ def _choose_model(
         reasons.append(
             f"first the quick model, on frozen features at {own} pixels; then training from its head"
         )
-    config = fill_missing(config, "model", resolution=own if is_features(config) else resolution)
+    config = fill_missing(config, "model", resolution=own if config.is_features else resolution)
     # A little larger than what the network sees, so that a box of the picture keeps its detail.
     seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
     config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7))
@@ -280,7 +280,7 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     # (`sla reproduce semi-pilots`).
     small = (config.model.resolution or 0) <= TINY
     tuned = config.model.weights in ("pretrained", "own") or (config.model.weights != "none" and not small)
-    quick = is_features(config)
+    quick = config.is_features
     if quick:
         config = fill_missing(config, "run", iterations=features_steps(images), evaluations=1, compile=False)
     batch, processes = min(32 if tuned else 128, max(images // 4, 2)), process_numbers().world_size
@@ -384,7 +384,7 @@ def _check(config: ClassifierConfig, train: Dataset) -> None:
         raise InputError(
             "data.long_tail_max is the first class of a tail: set data.long_tail, its ratio, too"
         )
-    if is_features(config) or config.has_stage(FEATURES):
+    if config.is_features or config.has_stage(FEATURES):
         check_features(config)
     parse_mix(config.mix)
     build_pipelines(config)

@@ -27,7 +27,7 @@ from sla.stats import share
 from sla.tasks.classifier.anytime import find_rules, rule_at
 from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import MODELS, Candidate, choose_model
-from sla.tasks.classifier.config import AVERAGED, DISTIL, DISTILLED, FEATURES
+from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
 from sla.tasks.classifier.distil import Distiller, forward_flop
 from sla.tasks.classifier.evaluation import Outputs, infer
 from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
@@ -312,7 +312,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
     dataset = plan.val or plan.test
-    if dataset is None or trainer.config.method.name == DISTILLED:  # its teacher's run has said it
+    if dataset is None or trainer.config.is_distilled:  # its teacher's run has said it
         return None
     workers = trainer.config.data.workers or 0
     found = measure_views(

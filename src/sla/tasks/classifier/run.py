@@ -32,9 +32,8 @@ from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import is_distilled
 from sla.tasks.classifier.evaluation import Outputs, Prepare, infer, infer_averaged
-from sla.tasks.classifier.features import features_steps, is_features
+from sla.tasks.classifier.features import features_steps
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
 from sla.tasks.classifier.opened_model import (
     chosen_checkpoint,
@@ -94,7 +93,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def steps(self) -> int:
         """Of the stage whose model it has, in all."""
-        if self.record is not None and (self.stage == FEATURES or is_features(self.config)):
+        if self.record is not None and (self.stage == FEATURES or self.config.is_features):
             return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
 
@@ -148,7 +147,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        student = is_distilled(self.config) or self.config.has_stage(DISTIL)
+        student = self.config.is_distilled or self.config.has_stage(DISTIL)
         return make_table(self.result, self.config.method.name, student)
 
     @property
@@ -315,7 +314,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return infer_averaged(FLIPS, self.model, dataset, both, inference, **options)
 
     def _warn_if_never_mirrored(self) -> None:
-        if self.stage == FEATURES or is_features(self.config):  # its features are of published weights
+        if self.stage == FEATURES or self.config.is_features:  # its features are of published weights
             return
         if not makes_mirror_images(build_train_pipeline(self.config)):
             warnings.warn(
