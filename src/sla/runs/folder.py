@@ -21,8 +21,8 @@ MAIN_STAGE = "train"
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
 # By checkpoint: its step, and by split and inference (a few-shot run: by shot and inference) the scores.
-Scores = dict[str, float | None]
-ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
+_Scores = dict[str, float | None]
+ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, _Scores] | dict[str, dict[str, _Scores]]]])
 
 SECTIONS = ("anytime", "chosen", "cost", "cross_validation", "images")  # of a result, besides those above
 

@@ -45,7 +45,7 @@ from sla.tasks.classifier.unlike import (
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
-class Judged(NamedTuple):
+class JudgedCheckpoint(NamedTuple):
     """A checkpoint, and what was chosen of it on held-out images: test images have not been seen yet."""
 
     checkpoint: str
@@ -121,13 +121,13 @@ def _judge(
     keeps: bool,
     checkpoint: str,
     weights: Path,
-) -> Judged:
+) -> JudgedCheckpoint:
     """Temperatures and rules of a checkpoint, from the held-out images."""
     model = load(weights, trainer.device)
     fitted = model.about.get("cross_validation", {})  # on more images than were held out
     temperatures, intervals = _cross_validated_temperature(model.method.headline, fitted)
     if trainer.plan.val is None:
-        return Judged(checkpoint, weights, model, temperatures, intervals, [], None, None)
+        return JudgedCheckpoint(checkpoint, weights, model, temperatures, intervals, [], None, None)
     means = _class_means(trainer, model, _pipeline(model), progress)
     outputs = _infer(trainer, progress, taught, (checkpoint, model), "val", means)
     rules = find_rules(outputs)
@@ -152,11 +152,11 @@ def _judge(
         }
     scores = _score(trainer, outputs, temperatures, scores_file(weights.parent, "val"))
     kept = outputs if keeps else None
-    return Judged(checkpoint, weights, model, temperatures, intervals, rules, scores, kept)
+    return JudgedCheckpoint(checkpoint, weights, model, temperatures, intervals, rules, scores, kept)
 
 
 def _test(
-    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: Judged
+    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: JudgedCheckpoint
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Scores by split and kind of inference, with those of the test images."""
     found = {} if judged.scores is None else {"val": judged.scores}
@@ -217,7 +217,7 @@ def _pipeline(model: Classifier) -> Pipeline:
     return read_preprocessing(model.about).eval_pipeline()
 
 
-def _say_uncalibrated(found: dict[str, Judged], progress: Progress) -> None:
+def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) -> None:
     for checkpoint, one in found.items():
         failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
         if failed and checkpoint == one.checkpoint:
@@ -256,7 +256,7 @@ def _run_folder(trainer: Trainer) -> Path:
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
-def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
+def _choose(found: dict[str, JudgedCheckpoint], progress: Progress) -> dict[str, Any]:
     """The model that answers by default, by the held-out images; said in a few lines."""
     held = found["last"].held_out
     if held is None:
