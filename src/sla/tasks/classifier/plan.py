@@ -109,10 +109,10 @@ def make_plan(
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = choose_training(config, len(train), reasons)
     config = choose_strong(config)
-    with_views = takes_views(config.method.name)
-    if config.method.views == AUTO and not with_views:
+    uses_views = takes_views(config.method.name)
+    if config.method.views == AUTO and not uses_views:
         config = override(config, "method", views="none")
-    views = f", {config.method.views}" if with_views else ""
+    views = f", {config.method.views}" if uses_views else ""
     mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
     if config.is_features:
         reasons.append("method features: logistic regression on frozen features, its penalty cross-validated")
@@ -261,9 +261,9 @@ def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
     named = config.method.model_fields_set
     if "name" in named or config.is_grown:
         return config
-    with_views = named & {"views", "views_per_step"} or config.data.unlabelled or config.has_stage(DISTIL)
+    uses_views = named & {"views", "views_per_step"} or config.data.unlabelled or config.has_stage(DISTIL)
     config = override(config, "method", name="sla")
-    if config.model.weights == "pretrained" and not with_views:
+    if config.model.weights == "pretrained" and not uses_views:
         return override(config, "method", name="baseline")
     return config if "views_per_step" in named else override(config, "method", views_per_step=1)
 
