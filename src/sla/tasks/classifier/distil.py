@@ -214,8 +214,7 @@ class Distiller(Trainer):
         self.teacher = load(weights, self.device).requires_grad_(False)
         if begins:
             copy_weights(self.teacher, self.model)
-            if self.average is not None:
-                self.average = type(self.average)(self.model, self.average.decay)
+            self.restart_ema()
         count = len(self.train) if self.config.distil.cached else 0
         logits = torch.zeros(count, self.model.num_classes, dtype=torch.float16)
         if begins and count:

@@ -302,8 +302,7 @@ def training_after(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> 
     quick = find_quick(folder, trainer.device) if is_new(folder) else None
     if quick is not None:
         start_heads(trainer, trainer.model, quick)
-        if trainer.average is not None:
-            trainer.average = type(trainer.average)(trainer.model, trainer.average.decay)
+        trainer.restart_ema()
     return trainer
 
 

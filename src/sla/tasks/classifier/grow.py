@@ -105,8 +105,7 @@ class Grower(Trainer):
                 "backbone, method, views and head"
             )
         self.model.load_state_dict(self.model.state_dict() | given)
-        if self.average is not None:
-            self.average = type(self.average)(self.model, self.average.decay)
+        self.restart_ema()
 
     def complete(self, context: StepContext, images: Tensor) -> StepContext:
         """With what the model before answers on these views, in eval mode."""
