@@ -139,7 +139,8 @@ class Grower(Trainer):
     def about(self) -> dict[str, Any]:
         """What the result says of the growth."""
         new = self.model.num_classes - self.old_classes
-        return {"run": self.config.grow.run, "old_classes": self.old_classes, "new_classes": new}
+        grown = {"run": self.config.grow.run, "old_classes": self.old_classes, "new_classes": new}
+        return {"grown": grown}
 
 
 def _weights(model: Classifier) -> dict[str, Tensor]:

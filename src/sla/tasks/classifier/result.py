@@ -28,11 +28,10 @@ from sla.tasks.classifier.anytime import find_rules, rule_at
 from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import MODELS, Candidate, choose_model
 from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
-from sla.tasks.classifier.distil import Distiller, forward_flop
+from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.evaluation import Outputs, infer
-from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
+from sla.tasks.classifier.features import features_config, features_flop
 from sla.tasks.classifier.frozen import embed
-from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.unlike import (
@@ -91,7 +90,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         },
         "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
         **({} if chosen is None else {"chosen": chosen}),
-        **({"grown": trainer.about()} if isinstance(trainer, Grower) else {}),
+        **trainer.about(),
         **_cross_validation(quick or trainer.folder / "checkpoint"),
         "seed": trainer.config.run.seed,
         "images": {
@@ -109,7 +108,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
 def _average(trainer: Trainer, quick: Path) -> Path | None:
     """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
     last = find_checkpoint(trainer.folder / "checkpoint", "last")
-    if last is None or isinstance(trainer, Distiller):
+    if last is None or trainer.teacher is not None:
         return None
     return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
 
@@ -172,7 +171,7 @@ def _score(
 ) -> dict[str, dict[str, float]]:
     """Scores by kind of inference; the logits are written beside the weights."""
     found = outputs.scores(temperatures)
-    if isinstance(trainer, Grower):
+    if trainer.old_classes:
         groups = outputs.group_scores(trainer.old_classes)
         found = {inference: one | groups[inference] for inference, one in found.items()}
     assert outputs.keys is not None
@@ -336,11 +335,11 @@ def _cost(trainer: Trainer, last: dict[str, Any]) -> dict[str, Any]:
     if trainer.unlabelled is not None:
         seen += trainer.position.taken * (trainer.config.run.unlabelled_batch_size or 0) * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
-    if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
-        passes = step_passes(trainer.config) * trainer.position.taken
-        cost["training_flop"] = forward_flop(trainer.config, trainer.model, training=True) * passes
+    # With answers from all views, without a backward pass.
+    passes = step_passes(trainer.config) * trainer.position.taken
+    cost["training_flop"] = forward_flop(trainer.config, trainer.model, training=True) * passes
     scores = last.get("test") or last.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
-    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit | Grower) else cost
+    return cost | trainer.cost()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,7 @@ class Trainer(Loop):
     config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
     teacher: Classifier | None = None  # that is in the result beside this one
+    old_classes = 0  # of the run that this one adds classes to
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
@@ -181,6 +183,14 @@ class Trainer(Loop):
         return accuracies(
             self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group, self.progress
         )
+
+    def cost(self) -> dict[str, Any]:
+        """What the result's cost has besides, or instead of, that of the steps."""
+        return {}
+
+    def about(self) -> dict[str, Any]:
+        """What the result says besides."""
+        return {}
 
     def write_weights(self, path: Path) -> None:
         """A classifier for `sla.load`."""
