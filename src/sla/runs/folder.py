@@ -64,7 +64,7 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def has_begun(folder: Path) -> bool:
+def any_stage_begun(folder: Path) -> bool:
     """Whether a stage of the run has a checkpoint to resume from."""
     return any(find_checkpoint(part, "last") is not None for part in checkpoint_folders(folder))
 
@@ -121,6 +121,11 @@ def resume_command(config: TrainingConfig, folder: Path) -> str:
 def stage_folder(folder: Path, stage: str) -> Path:
     """Where a stage of a run keeps its checkpoints and metrics: `train` in the run's own folder."""
     return folder if stage == MAIN_STAGE else folder / stage
+
+
+def last_checkpoint(folder: Path, stage: str = MAIN_STAGE) -> Path | None:
+    """The one that a stage would resume from; None before it has begun."""
+    return find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last")
 
 
 def find_model_file(folder: Path, checkpoint: str, stage: str = MAIN_STAGE) -> Path:

@@ -22,7 +22,6 @@ from sla.runs.checkpoint import (
     WEIGHTS,
     Position,
     check_file,
-    find_checkpoint,
     optimizer_tensors,
     read_state,
     restore_optimizer,
@@ -32,6 +31,7 @@ from sla.runs.config import OptimizerConfig, TrainingConfig
 from sla.runs.deadline import Pace, parse_record
 from sla.runs.distributed import Group
 from sla.runs.ema import Ema
+from sla.runs.folder import last_checkpoint
 from sla.runs.marks import landing, passed, spaced
 from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
@@ -218,7 +218,7 @@ class Loop(ABC):
 
     def resume(self) -> None:
         """Take everything back from the last checkpoint."""
-        found = find_checkpoint(self.folder / "checkpoint", "last")
+        found = last_checkpoint(self.folder)
         if found is None:
             return
         for name in (STATE, WEIGHTS):
@@ -282,7 +282,7 @@ class Loop(ABC):
 
     def _refuse_nan(self, step: int) -> None:
         if not self.meter.finite:
-            found = find_checkpoint(self.folder / "checkpoint", "last")
+            found = last_checkpoint(self.folder)
             kept = f"{found.name} is kept" if found else "there is no checkpoint yet"
             raise SLAError(
                 f"the loss is NaN or infinite at step {step + 1}; {kept}: a lower learning rate may help"
@@ -391,11 +391,6 @@ def set_train(model: nn.Module, part: OptimizerConfig, frozen: bool = False) -> 
     for module in model.backbone.modules():  # type: ignore[union-attr]
         if frozen or (part.fixed_norms and isinstance(module, _BatchNorm)):
             module.training = False
-
-
-def is_new(folder: Path) -> bool:
-    """Whether a run or stage in this folder starts: there is no checkpoint to resume from."""
-    return find_checkpoint(folder / "checkpoint", "last") is None
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -24,11 +24,10 @@ from sla.images.content import dataset_keys
 from sla.labels import MixedTarget, Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import find_checkpoint, read_state
+from sla.runs.checkpoint import read_state
 from sla.runs.distributed import Group
-from sla.runs.folder import find_known_weights
+from sla.runs.folder import find_known_weights, last_checkpoint
 from sla.runs.images_record import read_record, with_recorded_images
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import build_model, draw_views, plan_method
@@ -124,7 +123,7 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
 def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     """FLOP and seconds of the first stage of a run, which has come to its end."""
     config = read_classifier_config(folder)
-    last = find_checkpoint(folder / "checkpoint", "last")
+    last = last_checkpoint(folder)
     assert last is not None
     position, _ = read_state(last)
     flop = forward_flop(config, model, training=True) * step_passes(config) * position.taken
@@ -195,7 +194,7 @@ class Distiller(Trainer):
     teacher: Classifier
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
-        begins, part = is_new(folder), plan.config.distil
+        begins, part = last_checkpoint(folder) is None, plan.config.distil
         if part.cached and part.teacher_views is not None:
             raise InputError("distil.teacher_views: cached answers are of all views: leave one of them out")
         if plan.config.mix and (part.cached or part.unlabelled or plan.config.data.unlabelled):

@@ -25,11 +25,11 @@ from sla.heads import JointHead
 from sla.images.content import content_keys
 from sla.images.store import spread
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import check_file, find_checkpoint, step_of
+from sla.runs.checkpoint import check_file, step_of
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
-from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
-from sla.runs.loop import CHECKPOINT_SECONDS, is_new, set_train
+from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint
+from sla.runs.loop import CHECKPOINT_SECONDS, set_train
 from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
@@ -150,7 +150,7 @@ class FeatureFit(Trainer):
 
     def resume(self) -> None:
         """From the features so far; a finished one has none left."""
-        found = find_checkpoint(self.folder / "checkpoint", "last")
+        found = last_checkpoint(self.folder)
         if found is not None and step_of(found) >= self.steps:
             self.memory = None
         super().resume()
@@ -273,7 +273,7 @@ def describe_quick(found: dict[str, Any]) -> str:
 
 def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier | None:
     """The model of the first stage of the run in this folder; None where it has none."""
-    if find_checkpoint(folder / FEATURES / "checkpoint", "last") is None:
+    if last_checkpoint(folder, FEATURES) is None:
         return None
     weights = find_model_file(folder, "last", FEATURES)
     check_file(weights)
@@ -283,7 +283,7 @@ def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier |
 def read_cross_validated(folder: Path) -> Scores | None:
     """The quick model's scores of training pictures of the run in this folder, when they were held out."""
     for stage in (FEATURES, MAIN_STAGE):
-        found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last")
+        found = last_checkpoint(folder, stage)
         scores = None if found is None else read_scores(scores_file(found, CROSS_VALIDATED))
         if scores is not None:
             return scores
@@ -299,7 +299,7 @@ def first_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Fea
 def training_after(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Trainer:
     """The training after it, in the run's folder: its class heads begin as that of the quick model."""
     trainer = Trainer(plan, folder, group)
-    quick = find_quick(folder, trainer.device) if is_new(folder) else None
+    quick = find_quick(folder, trainer.device) if last_checkpoint(folder) is None else None
     if quick is not None:
         start_heads(trainer, trainer.model, quick)
         trainer.restart_ema()

@@ -19,9 +19,8 @@ from sla.methods import Before, Method, StepContext, method_options
 from sla.methods.unlabelled import JointUnlabelled
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
-from sla.runs.folder import read_result
+from sla.runs.folder import last_checkpoint, read_result
 from sla.runs.images_record import TRAIN
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.tasks.classifier.config import ClassifierConfig, EarlierData, GrowConfig
@@ -85,7 +84,7 @@ class Grower(Trainer):
         weights, _ = earlier_file(self.config)
         self.before = load(weights, self.device).requires_grad_(False)
         self.old_classes = self.before.num_classes
-        if is_new(folder):
+        if last_checkpoint(folder) is None:
             self._begin()
 
     def columns(self, method: Method) -> tuple[str, ...]:

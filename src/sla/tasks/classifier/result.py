@@ -16,9 +16,9 @@ from sla.factory import load, read_saved
 from sla.images.store import Dataset
 from sla.methods import Features
 from sla.progress import Progress
-from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint, read_state, step_of
+from sla.runs.checkpoint import WEIGHTS, check_file, read_state, step_of
 from sla.runs.defaults import TINY
-from sla.runs.folder import CONFIG, stage_folder
+from sla.runs.folder import CONFIG, last_checkpoint
 from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
 from sla.runs.preprocessing import read_preprocessing
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
@@ -63,7 +63,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"evaluating on {said} images")
-    quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
+    quick = last_checkpoint(folder, FEATURES)
     judge = partial(_judge, trainer, progress, {}, quick is not None)
     judged = evaluate_checkpoints(trainer.folder, judge)
     if quick is not None:
@@ -91,7 +91,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
         **({} if chosen is None else {"chosen": chosen}),
         **trainer.about(),
-        **_cross_validation(quick or trainer.folder / "checkpoint"),
+        **_cross_validation(quick or last_checkpoint(trainer.folder)),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -107,7 +107,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
 
 def _average(trainer: Trainer, quick: Path) -> Path | None:
     """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
-    last = find_checkpoint(trainer.folder / "checkpoint", "last")
+    last = last_checkpoint(trainer.folder)
     if last is None or trainer.teacher is not None:
         return None
     return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
@@ -277,11 +277,10 @@ def _choose(found: dict[str, JudgedCheckpoint], progress: Progress) -> dict[str,
     return chosen
 
 
-def _cross_validation(checkpoint: Path) -> dict[str, Any]:
+def _cross_validation(checkpoint: Path | None) -> dict[str, Any]:
     """What the quick model found by cross-validation, from its file."""
-    folder = checkpoint if checkpoint.name.startswith("last-") else find_checkpoint(checkpoint, "last")
-    assert folder is not None
-    found = read_saved(folder / WEIGHTS)[0]["about"].get("cross_validation")
+    assert checkpoint is not None
+    found = read_saved(checkpoint / WEIGHTS)[0]["about"].get("cross_validation")
     return {"cross_validation": found} if found else {}
 
 

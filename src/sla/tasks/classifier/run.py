@@ -23,7 +23,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.folder import find_model_file
+from sla.runs.folder import find_model_file, last_checkpoint
 from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
 from sla.runs.preprocessing import build_train_pipeline, file_images, read_preprocessing
@@ -39,7 +39,6 @@ from sla.tasks.classifier.opened_model import (
     chosen_checkpoint,
     find_opened_file,
     folders_with,
-    has_begun,
     judged_inference,
     stage_of,
 )
@@ -113,7 +112,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
         Nothing in them was learnt from the training images. None where it has no rule for that.
         """
-        if self.checkpoint == FEATURES or not has_begun(self.folder, FEATURES):
+        if self.checkpoint == FEATURES or last_checkpoint(self.folder, FEATURES) is None:
             return None
         quick = Run(self.folder, FEATURES, str(next(self.model.parameters()).device))
         return quick if quick.unlike_rule is not None else None

@@ -22,7 +22,8 @@ from sla.methods.checks import create_memory
 from sla.methods.unlabelled import rising_trust
 from sla.runs.distributed import Group
 from sla.runs.evaluation import answering
-from sla.runs.loop import Loop, is_new
+from sla.runs.folder import last_checkpoint
+from sla.runs.loop import Loop
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_train_pipeline, preprocessing_of
 from sla.sampling.draws import seed_of
@@ -50,7 +51,8 @@ class Trainer(Loop):
         self.config = config
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
-        model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
+        starts = last_checkpoint(folder) is None
+        model = build_model(config, plan.train.classes, plan.train.counts(), first=starts)
         method = model.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(config.run.seed, "memory"))
