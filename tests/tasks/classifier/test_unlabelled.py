@@ -29,7 +29,7 @@ from sla.runs.images_record import read_record
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import seed_of
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, second_stage_cost
+from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.classifier.trainer import Trainer
@@ -200,7 +200,7 @@ def test_cost_counts_every_pass(semi_run, tmp_path):
     assert {"unlabelled_view", "unlabelled_consistency", "unlabelled_confident"} <= set(columns)
     tree = {"method": {"name": "sla", "consistency_weight": 1.0}, "stages": "train, distil"}
     tree |= {"run": {"batch_size": 10, "unlabelled_batch_size": 20}, "data": {"unlabelled": "digits"}}
-    share, _ = second_stage_cost(make_config(tree), 1000)
+    share, _ = distil_cost(make_config(tree), 1000)
     assert share == pytest.approx(0.25 * (3 + 4) / (12 + 2 * (12 + 4)))
 
 

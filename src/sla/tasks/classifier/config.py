@@ -179,7 +179,7 @@ class RunConfig(LoopConfig):
 
 
 class DistilConfig(Part):
-    """How a student learns the aggregated answer: as a second stage, or of another run, its teacher."""
+    """How a student learns the aggregated answer: as the last stage, or of another run, its teacher."""
 
     share: float | None = Field(
         None, gt=0, description="steps as a fraction of the teacher's; default: 0.25, 1 for a new backbone"

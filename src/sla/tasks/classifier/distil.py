@@ -1,6 +1,6 @@
 """Distillation after training: a student in one pass learns the aggregated answer of a trained teacher.
 
-It is the second stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
+It is the last stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
 `distilled`). The student begins with the teacher's weights, its head with the block of view 0, unless it has
 another backbone.
 """
@@ -121,7 +121,7 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
 
 
 def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
-    """FLOP and seconds of the first stage of a run, which has come to its end."""
+    """FLOP and seconds of the stage `train` of a run, which has come to its end."""
     config = read_classifier_config(folder)
     last = last_checkpoint(folder)
     assert last is not None
@@ -278,13 +278,13 @@ class Distiller(Trainer):
         }
 
 
-def second_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
-    """The second stage of a run, in its folder below the run's: its teacher is the first one."""
+def distil_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
+    """The last stage of a run, in its folder below the run's: its teacher is what the run trained."""
     return Distiller(replace(plan, config=student_config(plan.config, folder.parent)), folder, group)
 
 
-def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
-    """What a second stage costs for each step of the first, and once; in steps of the first, by passes.
+def distil_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
+    """What distillation costs for each step of training, and once; in steps of training, by passes.
 
     A backward pass counts as two forward ones.
     """

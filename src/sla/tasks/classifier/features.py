@@ -290,7 +290,7 @@ def read_cross_validated(folder: Path) -> Scores | None:
     return None
 
 
-def first_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> FeatureFit:
+def features_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> FeatureFit:
     """The first stage of a run, in its folder below the run's."""
     config = features_config(plan.config, len(plan.train))
     return FeatureFit(replace(plan, config=config), folder, group)

@@ -14,7 +14,7 @@ from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
-from sla.tasks.classifier.distil import second_stage_cost, step_flop
+from sla.tasks.classifier.distil import distil_cost, step_flop
 from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
 from sla.tasks.classifier.plan import with_views
@@ -121,7 +121,7 @@ def _fix_length(
         mode = group.share(Mode(run.compile, "", seconds))
     if mode is not None:
         seconds = mode.step / group.world_size
-        share, once = second_stage_cost(plan.config, len(plan.train))
+        share, once = distil_cost(plan.config, len(plan.train))
         total = seconds * (iterations * (1 + share) + once) if iterations else left()
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
         progress.message(f"about {duration(total)} of training, {how}")

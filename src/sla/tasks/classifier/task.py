@@ -11,13 +11,8 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.runs.stages import Stage
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import Distiller, plan_student, second_stage
-from sla.tasks.classifier.features import (
-    FeatureFit,
-    features_steps,
-    first_stage,
-    training_after,
-)
+from sla.tasks.classifier.distil import Distiller, distil_stage, plan_student
+from sla.tasks.classifier.features import FeatureFit, features_stage, features_steps, training_after
 from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
@@ -50,10 +45,10 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     steps = features_steps(len(plan.train)) if config.is_features else config.run.iterations
     stages = [Stage(MAIN_STAGE, steps, partial(kind, plan, group=group))]
     if config.has_stage(FEATURES):
-        first = Stage(FEATURES, features_steps(len(plan.train)), partial(first_stage, plan, group))
+        first = Stage(FEATURES, features_steps(len(plan.train)), partial(features_stage, plan, group))
         stages = [first, replace(stages[0], build=partial(training_after, plan, group))]
     if config.has_stage(DISTIL):
-        stages.append(Stage(DISTIL, student_steps(config), partial(second_stage, plan, group)))
+        stages.append(Stage(DISTIL, student_steps(config), partial(distil_stage, plan, group)))
     return [
         replace(
             stage,

@@ -12,7 +12,7 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import second_stage_cost
+from sla.tasks.classifier.distil import distil_cost
 from sla.tasks.classifier.features import own_resolution
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
@@ -44,7 +44,7 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
     step = step_passes(config)
     later = 0.0
     if config.has_stage(DISTIL):
-        share, once = second_stage_cost(config, len(plan.train))
+        share, once = distil_cost(config, len(plan.train))
         evaluations = min(config.run.evaluations or 1, student_steps(config)) * held_out / step
         # In steps of the schedule, of which one in AMPLE is taken if as many fit as was thought.
         later = share * (config.run.iterations or 0) + AMPLE * (once + evaluations)
@@ -84,7 +84,7 @@ def keep_pace(stage: str, config: ClassifierConfig, position: Position) -> Class
 def steps_in(plan: Plan[ClassifierConfig], seconds: float, step: float, processes: int = 1) -> int:
     """How many steps of training, of so many seconds each, fit into this time with all that follows."""
     config = plan.config
-    share, once = second_stage_cost(config, len(plan.train))
+    share, once = distil_cost(config, len(plan.train))
     own = following(plan, MAIN_STAGE, processes)
     fit = seconds / step
     besides = own.end + once + (config.run.evaluations or 1) * own.evaluation
