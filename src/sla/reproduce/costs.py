@@ -179,9 +179,8 @@ def images_of(settings: Settings) -> int:
 
 
 def _method(settings: Settings) -> Method:
-    weight = {
-        key: settings[f"method.{key}"] for key in ("consistency_weight",) if f"method.{key}" in settings
-    }
+    key = "method.consistency_weight"
+    weight = {"consistency_weight": settings[key]} if key in settings else {}
     return create_method(settings["method.name"], parse_views(settings["method.views"]), **weight)
 
 

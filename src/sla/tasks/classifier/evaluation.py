@@ -235,8 +235,9 @@ def accuracies(
     """Accuracy in percent by kind of inference; every process takes its share of the images."""
     inferences = model.inferences
     right = torch.zeros(len(inferences), device=next(model.parameters()).device)
-    passing = {"progress": progress, "what": "evaluating held-out images", "group": group}
-    for batch in iterate_eval(model, dataset, batch_size, workers, **passing):  # type: ignore[arg-type]
+    for batch in iterate_eval(
+        model, dataset, batch_size, workers, progress, "evaluating held-out images", group
+    ):
         logits = model.logits_by_inference(pipeline(batch.images, batch.draws, batch.aspect))
         right += torch.stack(
             [(logits[inference].argmax(1) == batch.targets).sum() for inference in inferences]
