@@ -139,10 +139,10 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
 
     Nothing where the images, so many of a split, are not those of the result.
     """
-    found, chosen = run.result.get("accuracies", {}), run.result.get("chosen", {}).get("checkpoint")
+    found, chosen = run.result.get("accuracies", {}), run.choose_checkpoint()
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
-    others = [name for name in (run.checkpoint, chosen) if name not in (None, FEATURES)]
+    others = [name for name in (run.checkpoint, chosen) if name != FEATURES]
     models = []
     for checkpoint in dict.fromkeys([FEATURES, *(others or ["last"])]):
         inference = judged_inference(run.result, checkpoint) or run.result["headline"]
@@ -217,8 +217,7 @@ def _train_command(run: Run) -> NextStep:
 
 def _next(run: Run, worst: ClassAccuracy | None, judged: bool = True) -> list[NextStep]:
     folder, source = str(run.folder), run.config.data.source
-    default = run.result.get("chosen", {}).get("checkpoint", "last")
-    model = "" if run.checkpoint == default else f" --checkpoint {run.checkpoint}"
+    model = "" if run.checkpoint == run.choose_checkpoint() else f" --checkpoint {run.checkpoint}"
     sure = f" --min-confidence {TRUSTED:g}" if judged else ""
     predict = f"sla predict {shown(quote(folder))} PICTURES{sure}{model}"
     steps = [NextStep("", predict)]

@@ -234,7 +234,7 @@ def _labels_command(run: Run) -> list[str]:
 
 def _other_command(run: Run) -> str:
     """For the page of another model of a run that trained after its quick one."""
-    chosen = run.result.get("chosen", {}).get("checkpoint", "last")
+    chosen = run.choose_checkpoint()
     other = FEATURES if run.checkpoint != FEATURES else "last" if chosen == FEATURES else chosen
     words = ["sla", "report", str(run.folder), "--checkpoint", other, "--out", "other.html"]
     return shown(shlex.join(words))
