@@ -108,7 +108,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(module, "clock", clock)
     monkeypatch.setattr(Trainer, "learn", slowly)
     monkeypatch.setattr(Trainer, "evaluate", and_evaluate)
-    monkeypatch.setattr("sla.tasks.classifier.result.infer", and_test)
+    monkeypatch.setattr("sla.tasks.classifier.judge.infer", and_test)
     monkeypatch.setattr("sla.runs.loop.follow_step", told)
     monkeypatch.setattr("sla.tasks.classifier.prepare.measure_seconds", lambda *_: MEASURED)
     return clock
