@@ -16,6 +16,7 @@ from sla.stats import Interval, share
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.features import cross_validated_accuracy
 from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
@@ -87,8 +88,9 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {total.accuracy.percent()}."]
     if models := compare_models(run, split, total.images):
         said.append(_which(models))
-    if held_out and alone and (turns := _in_turn(run)):
-        said.append(f"Right on {turns}.")
+    cross_validated = cross_validated_accuracy(run.result.get("cross_validation", {}))
+    if held_out and alone and cross_validated:
+        said.append(f"{cross_validated.capitalize()}.")
     if groups := run.group_scores(outputs).get(headline):
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
@@ -167,19 +169,10 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
 def describe_unjudged(run: Run) -> Ending:
     """The same of a run of which no picture was held out: what cross-validation found, if it did."""
     said = "Nothing was held out, so its accuracy is unknown."
-    if turns := _in_turn(run):
+    if cross_validated := cross_validated_accuracy(run.result.get("cross_validation", {})):
         quick = run.config.is_features or run.checkpoint == FEATURES
-        said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
-    return Ending([said], _next(run, None, judged=bool(turns)))
-
-
-def _in_turn(run: Run) -> str:
-    """What cross-validation found of the quick model; nothing where it had too few pictures."""
-    found = run.result.get("cross_validation", {})
-    if "right" not in found:
-        return ""
-    accuracy = share(found["right"], found["images"]).percent()
-    return f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn: {accuracy}"
+        said = f"{cross_validated.capitalize()}." if quick else f"The quick model: {cross_validated}."
+    return Ending([said], _next(run, None, judged=bool(cross_validated)))
 
 
 def _weakest(classes: list[ClassAccuracy]) -> ClassAccuracy | None:

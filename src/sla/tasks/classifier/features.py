@@ -260,15 +260,19 @@ def _percent(logits: Tensor, targets: Tensor) -> float:
     return 100 * (logits.argmax(1) == targets).double().mean().item()
 
 
-def describe_quick(found: dict[str, Any]) -> str:
-    """What cross-validation found, with its interval, in one line."""
+def cross_validated_accuracy(found: dict[str, Any]) -> str:
+    """What cross-validation found of the quick model; empty where it had too few pictures."""
     if "right" not in found:
-        return "quick model: frozen features; no class has two pictures, so nothing says how good it is"
-    top1 = share(found["right"], found["images"])
-    return (
-        f"quick model: frozen features, right on {found['right']:,} of {found['images']:,} training pictures "
-        f"held out in turn: {top1.percent()}"
-    )
+        return ""
+    right, images = found["right"], found["images"]
+    accuracy = share(right, images).percent()
+    return f"cross-validated accuracy {accuracy}, right on {right:,} of {images:,} training images"
+
+
+def describe_quick(found: dict[str, Any]) -> str:
+    """The same in a line about the quick model."""
+    unknown = "no class has two pictures, so nothing says how good it is"
+    return f"quick model: frozen features; {cross_validated_accuracy(found) or unknown}"
 
 
 def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier | None:
