@@ -39,7 +39,7 @@ from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.runs.signals import LeftError, Stop
 from sla.sampling.draws import Draws, seed_of
-from sla.sampling.loader import Batch, resident
+from sla.sampling.loader import Batch, TrainLoader, resident
 
 SAMPLE = 2048  # training images for modules that are initialised from data
 ROWS = 200  # of training losses in metrics.csv, about
@@ -274,6 +274,23 @@ class Loop(ABC):
         """The moving average, where the run has one, begins at the weights as they are now."""
         decay = self.config.optimizer.ema
         self.ema = Ema(self.model, decay) if decay else None
+
+    def train_loader(
+        self, dataset: Dataset, batch_size: int, seed: int, start_step: int, sampling: str
+    ) -> TrainLoader:
+        """This process's part of each batch of a dataset, from a step on."""
+        return TrainLoader(
+            dataset,
+            batch_size,
+            seed=seed,
+            steps=self.steps,
+            start_step=start_step,
+            rank=self.group.rank,
+            world_size=self.group.world_size,
+            workers=self.config.data.workers or 0,
+            device=self.device,
+            sampling=sampling,
+        )
 
     def on_device(self, dataset: Dataset) -> Dataset:
         """The same images, on the device where they are in memory anyway."""

@@ -27,7 +27,7 @@ from sla.runs.loop import Loop
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_train_pipeline, preprocessing_of
 from sla.sampling.draws import seed_of
-from sla.sampling.loader import Batch, TrainLoader
+from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
@@ -82,29 +82,13 @@ class Trainer(Loop):
 
     def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
         """This process's part of each batch."""
-        seed, count = self.config.run.seed, self.config.run.unlabelled_batch_size
-        labelled = self._loader(train, self.batch_size, seed, start_step)
+        run, sampling = self.config.run, self.config.data.sampling
+        labelled = self.train_loader(train, self.batch_size, run.seed, start_step, sampling)
         if self.unlabelled is None:
             return labelled
+        seed, count = seed_of(run.seed, "unlabelled"), run.unlabelled_batch_size or self.batch_size
         unlabelled = self.on_device(self.unlabelled)
-        own_draws = seed_of(seed, "unlabelled")
-        return pair_batches(
-            labelled, self._loader(unlabelled, count or self.batch_size, own_draws, start_step)
-        )
-
-    def _loader(self, dataset: Dataset, batch_size: int, seed: int, start_step: int) -> TrainLoader:
-        return TrainLoader(
-            dataset,
-            batch_size,
-            seed=seed,
-            steps=self.steps,
-            start_step=start_step,
-            rank=self.group.rank,
-            world_size=self.group.world_size,
-            workers=self.config.data.workers or 0,
-            device=self.device,
-            sampling=self.config.data.sampling,
-        )
+        return pair_batches(labelled, self.train_loader(unlabelled, count, seed, start_step, sampling))
 
     def prepare(self, frozen: bool) -> None:
         """The step to call too: compiled, and wrapped for many processes."""

@@ -53,18 +53,8 @@ class SimCLRTrainer(Loop):
 
     def batches(self, train: Dataset, start_step: int) -> TrainLoader:
         """This process's part of each batch."""
-        return TrainLoader(
-            train,
-            self.batch_size,
-            seed=self.config.run.seed,
-            steps=self.steps,
-            start_step=start_step,
-            rank=self.group.rank,
-            world_size=self.group.world_size,
-            workers=self.config.data.workers or 0,
-            device=self.device,
-            sampling=self.config.data.sampling,
-        )
+        config = self.config
+        return self.train_loader(train, self.batch_size, config.run.seed, start_step, config.data.sampling)
 
     def prepare(self, frozen: bool) -> None:
         """The step to call too, wrapped for many processes."""
