@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import FLIPS, flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
@@ -199,7 +197,16 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         files = as_sequence(files, self.preprocessing.channels)
         if len(files):
             self.warn_if_unfinished()
-        found = predict_images(
+        found = self._predict(files, inference, pipelines, batch_size)
+        if self.quick is not None:
+            headline, pipelines = self.quick.headline, [self.quick.pipeline]
+            found.unlike = self.quick._predict(files, headline, pipelines, batch_size).unlike
+        return found
+
+    def _predict(
+        self, files: Any, inference: str, pipelines: Sequence[Prepare], batch_size: int
+    ) -> Prediction:
+        return predict_images(
             self.model,
             files,
             self.preprocessing,
@@ -210,22 +217,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             unlike_rule=self.unlike_rule if self.quick is None else None,
             batch_size=batch_size,
         )
-        if self.quick is not None:
-            found.unlike = self.quick._marks(files, batch_size)
-        return found
-
-    def _marks(self, files: Any, batch_size: int) -> Tensor | None:
-        """Which images are unlike all training images, by this model's features."""
-        return predict_images(
-            self.model,
-            files,
-            self.preprocessing,
-            self.classes,
-            self.headline,
-            pipelines=[self.pipeline],
-            unlike_rule=self.unlike_rule,
-            batch_size=batch_size,
-        ).unlike
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
         """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
