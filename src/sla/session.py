@@ -28,8 +28,8 @@ from sla.runs.failures import explaining_failures
 from sla.runs.folder import (
     CONFIG,
     RESULT,
+    any_stage_begun,
     default_folder,
-    has_begun,
     has_result,
     lock_run_folder,
     read_run_config,
@@ -74,7 +74,7 @@ def train(
         plan = task.plan(config, splits, progress)
         plan = _with_deadline(plan, begun, used_seconds(folder) if resume and group.leads else 0.0)
         stack.enter_context(using_threads(plan.config.run.threads))
-        begins = group.share(not has_begun(folder))
+        begins = group.share(not any_stage_begun(folder))
         record = None if begins else group.share(read_record(folder) if group.leads else None)
         if record is not None:
             plan = with_recorded_images(plan, record, folder, progress)

@@ -107,8 +107,8 @@ def test_a_quick_model_alone_has_no_curves(finished_run, tiny_settings, parse, t
     run = sla.fit("digits", tmp_path / "run", **tiny_settings, **settings)
     write_run_page(run, tmp_path / "page.html")
     page, found = parse((tmp_path / "page.html").read_text()), run.result["cross_validation"]
-    assert "No curves: the classifier is fitted at once. Cross-validation of the quick model" in page.words
-    assert f"right on {found['right']} of {found['images']} training pictures held out in turn" in page.words
+    assert "No curves: the classifier is fitted at once. The quick model: frozen features" in page.words
+    assert f"right on {found['right']} of {found['images']} training images." in page.words
     assert "as augmented, during training" not in page.words
     assert "test images, with the quick model." in page.words
 

@@ -108,7 +108,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(module, "clock", clock)
     monkeypatch.setattr(Trainer, "learn", slowly)
     monkeypatch.setattr(Trainer, "evaluate", and_evaluate)
-    monkeypatch.setattr("sla.tasks.classifier.result.infer", and_test)
+    monkeypatch.setattr("sla.tasks.classifier.judge.infer", and_test)
     monkeypatch.setattr("sla.runs.loop.follow_step", told)
     monkeypatch.setattr("sla.tasks.classifier.prepare.measure_seconds", lambda *_: MEASURED)
     return clock
@@ -354,6 +354,14 @@ def test_what_follows_is_counted_in_passes(splits):
     alone = following(plan, "distil")
     assert alone.end == pytest.approx((tested + 1.25 * 2 * (30 + 40)) / (16 * (3 + 1)))
     assert following(plan, "train", processes=2).end == pytest.approx(2 * tested / PASSES)
+    unlabelled = {
+        "data.unlabelled": "digits",
+        "method.consistency_weight": 1.0,
+        "run.unlabelled_batch_size": 8,
+    }
+    more = make_config(with_values(TREE, {"run.iterations": 100, **unlabelled}))
+    step = PASSES + 8 * (3 * 2 + 2)  # and the answers of those images
+    assert following(replace(plan, config=more), "train").evaluation == pytest.approx(2 * 30 / step)
     plain = make_plan(make_config(with_values(TREE, {"run.iterations": 1})), splits)
     fit = 60 / 0.5 - tested / PASSES - 3 * 2 * 30 / PASSES
     assert steps_in(plain, 60.0, 0.5) == int(fit)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from sla.runs import metrics
-from sla.runs.ema import Average
+from sla.runs.ema import Ema
 from sla.runs.metrics import (
     MetricsFile,
     at_limit,
@@ -88,7 +88,7 @@ def test_the_temperature_is_that_of_a_golden_section_search(scale, share, monkey
 def test_the_average_by_hand():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    average = Average(model, 0.5)
+    average = Ema(model, 0.5)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
     for step in range(12):
         with torch.no_grad():

@@ -65,12 +65,12 @@ def same_cost(folder: Path) -> dict[str, Any]:
 
 def planned_cost(plan: "Plan") -> dict[str, Any]:
     """The same for a run that has only been planned; of minutes, what seemed to fit into them."""
-    from sla.tasks.classifier.distil import second_stage_cost, step_flop
+    from sla.tasks.classifier.distil import distil_cost, step_flop
     from sla.tasks.classifier.time_shares import AMPLE
 
     run = plan.config.run
     steps = (run.iterations or 1) / (1 if run.pace is None else AMPLE)
-    share, once = second_stage_cost(plan.config, len(plan.train))
+    share, once = distil_cost(plan.config, len(plan.train))
     return {"run.flop": float(step_flop(plan) * (steps * (1 + share) + once))}
 
 

@@ -1,4 +1,4 @@
-"""A student in one pass, distilled from a trained teacher: the method of a run's second stage."""
+"""A student in one pass, distilled from a trained teacher: the method of a run's last stage."""
 
 import math
 from dataclasses import dataclass, field

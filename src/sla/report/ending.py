@@ -16,7 +16,7 @@ from sla.stats import Interval, share
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
-from sla.tasks.classifier.features import is_features
+from sla.tasks.classifier.features import cross_validated_accuracy
 from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
@@ -82,14 +82,15 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     levels = by_confidence(logits, targets, temperature)
     total = levels[0]
     worst = _weakest(class_accuracies(targets, logits.argmax(1), classes))
-    alone = is_features(run.config)  # nothing was chosen on held-out pictures
+    alone = run.config.is_features  # nothing was chosen on held-out pictures
     chose = "held-out pictures" if alone else "held-out pictures, by which models were compared"
     unseen = chose if held_out else "pictures it had not seen"
     said = [f"Right on {total.right:,} of {total.images:,} {unseen}: {total.accuracy.percent()}."]
     if models := compare_models(run, split, total.images):
         said.append(_which(models))
-    if held_out and alone and (turns := _in_turn(run)):
-        said.append(f"Right on {turns}.")
+    cross_validated = cross_validated_accuracy(run.result.get("cross_validation", {}))
+    if held_out and alone and cross_validated:
+        said.append(f"{cross_validated.capitalize()}.")
     if groups := run.group_scores(outputs).get(headline):
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
@@ -140,10 +141,10 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
 
     Nothing where the images, so many of a split, are not those of the result.
     """
-    found, chosen = run.result.get("accuracies", {}), run.result.get("chosen", {}).get("checkpoint")
+    found, chosen = run.result.get("accuracies", {}), run.choose_checkpoint()
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
-    others = [name for name in (run.checkpoint, chosen) if name not in (None, FEATURES)]
+    others = [name for name in (run.checkpoint, chosen) if name != FEATURES]
     models = []
     for checkpoint in dict.fromkeys([FEATURES, *(others or ["last"])]):
         inference = judged_inference(run.result, checkpoint) or run.result["headline"]
@@ -168,19 +169,10 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
 def describe_unjudged(run: Run) -> Ending:
     """The same of a run of which no picture was held out: what cross-validation found, if it did."""
     said = "Nothing was held out, so its accuracy is unknown."
-    if turns := _in_turn(run):
-        quick = is_features(run.config) or run.checkpoint == FEATURES
-        said = f"{'Right on' if quick else 'The quick model is right on'} {turns}."
-    return Ending([said], _next(run, None, judged=bool(turns)))
-
-
-def _in_turn(run: Run) -> str:
-    """What cross-validation found of the quick model; nothing where it had too few pictures."""
-    found = run.result.get("cross_validation", {})
-    if "right" not in found:
-        return ""
-    accuracy = share(found["right"], found["images"]).percent()
-    return f"{found['right']:,} of {found['images']:,} training pictures, each left out in turn: {accuracy}"
+    if cross_validated := cross_validated_accuracy(run.result.get("cross_validation", {})):
+        quick = run.config.is_features or run.checkpoint == FEATURES
+        said = f"{cross_validated.capitalize()}." if quick else f"The quick model: {cross_validated}."
+    return Ending([said], _next(run, None, judged=bool(cross_validated)))
 
 
 def _weakest(classes: list[ClassAccuracy]) -> ClassAccuracy | None:
@@ -200,7 +192,7 @@ def _learn_more(run: Run) -> list[NextStep]:
     """What to try where nothing was learnt."""
     source, rate = run.config.data.source, run.config.optimizer.learning_rate
     steps = []
-    if not is_features(run.config):
+    if not run.config.is_features:
         steps.append(NextStep("train longer (--epochs or --minutes)"))
         if rate is not None:
             steps.append(NextStep(f"try another learning rate than {rate:g} (--set optimizer.learning_rate)"))
@@ -218,12 +210,11 @@ def _train_command(run: Run) -> NextStep:
 
 def _next(run: Run, worst: ClassAccuracy | None, judged: bool = True) -> list[NextStep]:
     folder, source = str(run.folder), run.config.data.source
-    default = run.result.get("chosen", {}).get("checkpoint", "last")
-    model = "" if run.checkpoint == default else f" --checkpoint {run.checkpoint}"
+    model = "" if run.checkpoint == run.choose_checkpoint() else f" --checkpoint {run.checkpoint}"
     sure = f" --min-confidence {TRUSTED:g}" if judged else ""
     predict = f"sla predict {shown(quote(folder))} PICTURES{sure}{model}"
     steps = [NextStep("", predict)]
-    if is_features(run.config) and not source.startswith(SOURCE):  # objects only Python can pass again
+    if run.config.is_features and not source.startswith(SOURCE):  # objects only Python can pass again
         steps.append(_train_command(run))
     elif worst is not None and worst.images - worst.correct >= TELLING:
         steps.append(NextStep(f"more pictures of {worst.name} would help most"))

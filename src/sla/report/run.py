@@ -27,7 +27,7 @@ from sla.runs.metrics import MEASURES, MetricsFile, calibration_error, confidenc
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES
 from sla.tasks.classifier.evaluation import Outputs
-from sla.tasks.classifier.features import describe_quick, is_features
+from sla.tasks.classifier.features import describe_quick
 from sla.tasks.classifier.label_check import check_by_run
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.run import Run
@@ -107,7 +107,7 @@ def run_page(
         cross_validated=describe_quick(found) if (found := section(run.result, "cross_validation")) else "",
         models=compare_models(run, split, len(targets)),
         other_command=_other_command(run),
-        by_features=run.checkpoint == FEATURES or is_features(run.config),
+        by_features=run.checkpoint == FEATURES or run.config.is_features,
         uncalibrated=headline in run.uncalibrated,
         lead=lead(run, outputs, dataset, what),
         levels=by_confidence(logits, targets, temperature or 1.0),
@@ -234,7 +234,7 @@ def _labels_command(run: Run) -> list[str]:
 
 def _other_command(run: Run) -> str:
     """For the page of another model of a run that trained after its quick one."""
-    chosen = run.result.get("chosen", {}).get("checkpoint", "last")
+    chosen = run.choose_checkpoint()
     other = FEATURES if run.checkpoint != FEATURES else "last" if chosen == FEATURES else chosen
     words = ["sla", "report", str(run.folder), "--checkpoint", other, "--out", "other.html"]
     return shown(shlex.join(words))

@@ -85,7 +85,7 @@ def _student_cost(job: Job) -> Cost:
     config = ClassifierConfig.model_validate(tree)
     part, images = config.distil, student_steps(config) * settings["run.batch_size"]
     views = len(_method(settings).views)
-    answers = _trained_on(settings) * views if part.cached else images * (part.teacher_views or views)
+    answers = part.teacher_passes(views, _trained_on(settings), images)
     return Cost(float(_forward_of(settings) * ((1 + BACKWARD) * images + answers)), images)
 
 
@@ -179,9 +179,8 @@ def images_of(settings: Settings) -> int:
 
 
 def _method(settings: Settings) -> Method:
-    weight = {
-        key: settings[f"method.{key}"] for key in ("consistency_weight",) if f"method.{key}" in settings
-    }
+    key = "method.consistency_weight"
+    weight = {"consistency_weight": settings[key]} if key in settings else {}
     return create_method(settings["method.name"], parse_views(settings["method.views"]), **weight)
 
 

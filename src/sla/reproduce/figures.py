@@ -32,6 +32,7 @@ STUDIED = {  # rows of a study that make a line: the start of their names, and i
     },
     "capacity": {"baseline-": "plain classifier", "sla-": "SLA aggregated"},
 }
+ALONG = {"figure3": ("curve", "step"), "grow": ("growth", "classes")}  # what a record has along an axis
 BY_COST = {  # cells that make a line of the figure of students
     "plain classifier, one pass": [
         "views baseline-1",
@@ -55,7 +56,9 @@ def series_of(results: Results, name: str, column: str | None = None) -> dict[st
     """
     if name in STUDIED:
         return _study(results, name, column or next(iter(experiment(name).columns)))
-    own = {"figure3": _curves, "figure4": _gains, "students": _students, "semi": _labels, "grow": _growth}
+    if name in ALONG:
+        return _along(results, name, *ALONG[name])
+    own = {"figure4": _gains, "students": _students, "semi": _labels}
     return own[name](results) if name in AXES else {}
 
 
@@ -74,15 +77,16 @@ def _study(results: Results, name: str, column: str) -> dict[str, Series]:
     return found
 
 
-def _curves(results: Results) -> dict[str, Series]:
+def _along(results: Results, name: str, part: str, axis: str) -> dict[str, Series]:
+    """Mean scores by row, at each place on the axis at which the records have some in this part of them."""
     found = {}
-    for row_name, row in experiment("figure3").rows.items():
+    for row_name, row in experiment(name).rows.items():
         heights: dict[float, list[float]] = defaultdict(list)
-        for record in results.records.get(Place("figure3", row_name, "cifar100"), {}).values():
-            for point in record.more["curve"]:
-                heights[point["step"]].append(point[row.score])
+        for record in results.records.get(Place(name, row_name, "cifar100"), {}).values():
+            for point in record.more[part]:
+                heights[point[axis]].append(point[row.score])
         if heights:
-            points = [(step, fmean(values)) for step, values in sorted(heights.items())]
+            points = [(place, fmean(values)) for place, values in sorted(heights.items())]
             found[row_name] = Series(row.label, points)
     return found
 
@@ -131,20 +135,6 @@ def _labels(results: Results) -> dict[str, Series]:
         points = [(float(column.rpartition("-")[2]), fmean(some)) for column, some in cells.items() if some]
         if points:
             found[row_name] = Series(row.label, sorted(points))
-    return found
-
-
-def _growth(results: Results) -> dict[str, Series]:
-    """Accuracy over all classes so far, each time that some were added, by row."""
-    found = {}
-    for row_name, row in experiment("grow").rows.items():
-        heights: dict[float, list[float]] = defaultdict(list)
-        for record in results.records.get(Place("grow", row_name, "cifar100"), {}).values():
-            for point in record.more["growth"]:
-                heights[point["classes"]].append(point[row.score])
-        if heights:
-            points = [(classes, fmean(values)) for classes, values in sorted(heights.items())]
-            found[row_name] = Series(row.label, points)
     return found
 
 

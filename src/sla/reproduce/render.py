@@ -104,7 +104,7 @@ def _sections(records: Mapping[str, Record]) -> Iterable[Section]:
                 keys = results.keys(name)
                 if keys not in shown:  # the toy experiment is the same at both scales
                     shown.append(keys)
-                    yield _table(results, name) if part is PAPER else _study(results, name)
+                    yield _table(results, name)
     yield Section("How a claim is judged", [RULE, SIMULATED], [("Error rates of the rule", *_rates())])
     tested = {name for results in found.values() for name in results.tested}
     missing = [title.partition(":")[0] for name, title in PAPER.items() if name not in tested]
@@ -234,7 +234,13 @@ def _points(found: Interval, without: str = "one seed") -> str:
 
 
 def _table(results: Results, name: str) -> Section:
+    """Of the paper's experiments with its numbers; of a study of our own, which has none, without."""
     found, at_paper_scale = experiment(name), results.scale == "paper"
+    header: tuple[str, ...] = PAPER_HEADER if at_paper_scale else HEADER
+    shown = _with_levels if at_paper_scale else _with_gains
+    words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
+    if name in STUDIES:
+        header, shown, words = STUDY_HEADER, _with_training, f"Not in the paper. {words}"
     sized = any(row.kind == "ensemble" for row in found.rows.values())  # parameters matter there
     rows = []
     for column, place in found.columns.items():
@@ -244,13 +250,10 @@ def _table(results: Results, name: str) -> Section:
             if column not in (row.columns or found.columns) or not (printed or results.of(cell)):
                 continue
             size = (_parameters(results, cell),) if sized else ()
-            shown = _with_levels if at_paper_scale else _with_gains
             rows.append((_label(place, row), *shown(results, found, cell), *size))
     title = f"{EXPERIMENTS[name]}, {results.scale} scale"
-    words = "Errors in percent." if found.metric == "error" else "Accuracies in percent."
     lines = list(series_of(results, name).values())
     picture = f"{name}-{results.scale}.png" if lines else ("toy.png" if name == "toy" else "")
-    header = PAPER_HEADER if at_paper_scale else HEADER
     header = (*header, "parameters") if sized else header
     axis = AXES.get(name, ("", ""))
     return Section(title, [words], [(title, header, rows)], found.notes, lines, axis, picture)
@@ -271,29 +274,17 @@ def _with_levels(results: Results, found: Experiment, cell: Place) -> tuple[str,
 
 def _with_gains(results: Results, found: Experiment, cell: Place) -> tuple[str, ...]:
     """Our number with its training accuracy, then our difference and the paper's, each to its own row."""
-    ours, seeds, _, difference = _ours(results, found, cell)
     theirs, against = "", found.rows[cell.row].against
     numbers = [found.printed.get(row, {}).get(cell.column) for row in (cell.row, against or "")]
     if numbers[0] is not None and numbers[1] is not None:
         theirs = f"{numbers[0].value - numbers[1].value:+.2f}"
-    return ours, seeds, _training_accuracy(results, cell), difference, theirs
+    return (*_with_training(results, found, cell), theirs)
 
 
-def _study(results: Results, name: str) -> Section:
-    """A study of our own: no numbers of the paper, but the accuracy on training images."""
-    found, rows = experiment(name), []
-    for column, place in found.columns.items():
-        for row_name, row in found.rows.items():
-            cell = Place(name, row_name, column)
-            if results.of(cell):
-                ours, seeds, _, difference = _ours(results, found, cell)
-                rows.append((_label(place, row), ours, seeds, _training_accuracy(results, cell), difference))
-    title = f"{EXPERIMENTS[name]}, {results.scale} scale"
-    words = "Not in the paper. Accuracies in percent."
-    lines = list(series_of(results, name).values())
-    picture = f"{name}-{results.scale}.png" if lines else ""
-    axis = AXES.get(name, ("", ""))
-    return Section(title, [words], [(title, STUDY_HEADER, rows)], found.notes, lines, axis, picture)
+def _with_training(results: Results, found: Experiment, cell: Place) -> tuple[str, ...]:
+    """Our number with its training accuracy, and our difference."""
+    ours, seeds, _, difference = _ours(results, found, cell)
+    return ours, seeds, _training_accuracy(results, cell), difference
 
 
 def _training_accuracy(results: Results, place: Place) -> str:

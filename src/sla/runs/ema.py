@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 
-class Average:
-    """average <- decay * average + (1 - decay) * weights after every step; buffers are taken as they are.
+class Ema:
+    """ema <- decay * ema + (1 - decay) * weights after every step; buffers are taken as they are.
 
     In the first steps the decay is (1 + t) / (10 + t) where that is smaller: a short run forgets its start.
     """

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from sla.disk import explain
 from sla.errors import LostProcessError, SLAError
-from sla.runs.folder import has_begun
+from sla.runs.folder import any_stage_begun
 
 NO_MEMORY = "can't allocate memory"  # torch says so of the CPU, in a RuntimeError
 CONNECTION = "gloo"  # in what its connections raise, a plain RuntimeError
@@ -38,6 +38,7 @@ def explaining_failures(folder: Path) -> Iterator[None]:
 
 def _what_is_left(folder: Path) -> str:
     try:
-        return "; the last checkpoint is complete: --resume continues from it" if has_begun(folder) else ""
+        resumes = any_stage_begun(folder)
+        return "; the last checkpoint is complete: --resume continues from it" if resumes else ""
     except OSError:
         return ""

@@ -21,8 +21,8 @@ MAIN_STAGE = "train"
 Temperature = Annotated[float, Field(ge=1e-3, le=1e3, strict=True)]
 TEMPERATURES = TypeAdapter(dict[str, dict[str, Temperature]])
 # By checkpoint: its step, and by split and inference (a few-shot run: by shot and inference) the scores.
-Scores = dict[str, float | None]
-ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, Scores] | dict[str, dict[str, Scores]]]])
+_Scores = dict[str, float | None]
+ACCURACIES = TypeAdapter(dict[str, dict[str, int | dict[str, _Scores] | dict[str, dict[str, _Scores]]]])
 
 SECTIONS = ("anytime", "chosen", "cost", "cross_validation", "images")  # of a result, besides those above
 
@@ -64,7 +64,7 @@ def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def has_begun(folder: Path) -> bool:
+def any_stage_begun(folder: Path) -> bool:
     """Whether a stage of the run has a checkpoint to resume from."""
     return any(find_checkpoint(part, "last") is not None for part in checkpoint_folders(folder))
 
@@ -121,6 +121,11 @@ def resume_command(config: TrainingConfig, folder: Path) -> str:
 def stage_folder(folder: Path, stage: str) -> Path:
     """Where a stage of a run keeps its checkpoints and metrics: `train` in the run's own folder."""
     return folder if stage == MAIN_STAGE else folder / stage
+
+
+def last_checkpoint(folder: Path, stage: str = MAIN_STAGE) -> Path | None:
+    """The one that a stage would resume from; None before it has begun."""
+    return find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last")
 
 
 def find_model_file(folder: Path, checkpoint: str, stage: str = MAIN_STAGE) -> Path:

@@ -22,7 +22,6 @@ from sla.runs.checkpoint import (
     WEIGHTS,
     Position,
     check_file,
-    find_checkpoint,
     optimizer_tensors,
     read_state,
     restore_optimizer,
@@ -31,7 +30,8 @@ from sla.runs.checkpoint import (
 from sla.runs.config import OptimizerConfig, TrainingConfig
 from sla.runs.deadline import Pace, parse_record
 from sla.runs.distributed import Group
-from sla.runs.ema import Average
+from sla.runs.ema import Ema
+from sla.runs.folder import last_checkpoint
 from sla.runs.marks import landing, passed, spaced
 from sla.runs.metrics import Meter, MetricsFile
 from sla.runs.optimizer import build_optimizer
@@ -39,7 +39,7 @@ from sla.runs.preprocessing import build_pipelines
 from sla.runs.schedules import rate_factor
 from sla.runs.signals import LeftError, Stop
 from sla.sampling.draws import Draws, seed_of
-from sla.sampling.loader import Batch, resident
+from sla.sampling.loader import Batch, TrainLoader, resident
 
 SAMPLE = 2048  # training images for modules that are initialised from data
 ROWS = 200  # of training losses in metrics.csv, about
@@ -88,8 +88,7 @@ class Loop(ABC):
         # Those of the backbone that are not fixed by its design.
         self.learning = [p for p in self.model.backbone.parameters() if p.requires_grad]  # type: ignore[union-attr]
         self.optimizer = build_optimizer(config.optimizer, self.model)
-        ema = config.optimizer.ema
-        self.average = Average(self.model, ema) if ema else None
+        self.restart_ema()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "float16")
         self.position, self.meter = Position(images=len(train)), Meter()
         self.pace = Pace(self.steps)  # of a run with a deadline it is another one
@@ -112,7 +111,7 @@ class Loop(ABC):
 
     @abstractmethod
     def write_weights(self, path: Path) -> None:
-        """The model as it would be used; where there is an average, it has the averaged weights now."""
+        """The model as it would be used; where there is a moving average, it has those weights now."""
 
     @abstractmethod
     def read_weights(self, path: Path) -> tuple[Sequence[str] | None, dict[str, Tensor]]:
@@ -162,8 +161,8 @@ class Loop(ABC):
             # Dropout too follows from seed, step and process, so a resumed run needs no random state.
             torch.manual_seed(seed_of(run.seed, "step", step, self.group.rank))
             self.learn(batch)
-            if self.average is not None:
-                self.average.update(self.model, position.taken)
+            if self.ema is not None:
+                self.ema.update(self.model, position.taken)
 
             now = time.monotonic()
             position.step, position.seconds = step + 1, seconds_before + now - started
@@ -174,7 +173,7 @@ class Loop(ABC):
             row: dict[str, float] = {}
             # Before any checkpoint: a resumed run does not return to this step.
             if passed(snapshot_at, step, done) and self.group.leads:
-                self._write_averaged(self.folder / "snapshots" / f"{done:08d}.safetensors")
+                self._write_with_ema(self.folder / "snapshots" / f"{done:08d}.safetensors")
             if reached:
                 row = self._close_row(done, batch.draws.batch_size, factor)
                 self.pace.note(position)
@@ -219,7 +218,7 @@ class Loop(ABC):
 
     def resume(self) -> None:
         """Take everything back from the last checkpoint."""
-        found = find_checkpoint(self.folder / "checkpoint", "last")
+        found = last_checkpoint(self.folder)
         if found is None:
             return
         for name in (STATE, WEIGHTS):
@@ -239,8 +238,8 @@ class Loop(ABC):
 
     def _restore(self, weights: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
         """The tensors of a checkpoint; whatever does not fit raises."""
-        if self.average is not None:
-            self.average.restore(tensors)
+        if self.ema is not None:
+            self.ema.restore(tensors)
             weights = _below("model.", tensors)
         criterion = {n: v for n, v in tensors.items() if n.startswith("criterion.")}
         self.model.load_state_dict(weights | criterion)
@@ -256,21 +255,42 @@ class Loop(ABC):
         self.meter.sums = {name: keep * value.to(self.device) for name, value in sums.items()}
 
     def bytes_needed(self) -> int:
-        """For weights, two moments at the most, two copies for an average: an old, a new and the best one.
+        """For weights, two moments at the most, two copies for a moving average: old, new and best.
 
         The best one has no memory.
         """
         parts = (self.model, self.memory or nn.Module())
         size, memory = (sum(value.nbytes for value in part.state_dict().values()) for part in parts)
-        return 3 * size * (5 if self.average else 3) + 2 * memory
+        return 3 * size * (5 if self.ema else 3) + 2 * memory
 
     def _init_from_data(self) -> None:
         """Show evenly spaced training images to the modules that are initialised from data."""
         places = spread(len(self.train), SAMPLE)
         images, aspect = (part.to(self.device) for part in self.train.read(places))
         init_from_data(self.model, self.eval_pipeline(images, Draws(0, 0, len(places)), aspect))
-        if self.average is not None:
-            self.average = Average(self.model, self.average.decay)
+        self.restart_ema()
+
+    def restart_ema(self) -> None:
+        """The moving average, where the run has one, begins at the weights as they are now."""
+        decay = self.config.optimizer.ema
+        self.ema = Ema(self.model, decay) if decay else None
+
+    def train_loader(
+        self, dataset: Dataset, batch_size: int, seed: int, start_step: int, sampling: str
+    ) -> TrainLoader:
+        """This process's part of each batch of a dataset, from a step on."""
+        return TrainLoader(
+            dataset,
+            batch_size,
+            seed=seed,
+            steps=self.steps,
+            start_step=start_step,
+            rank=self.group.rank,
+            world_size=self.group.world_size,
+            workers=self.config.data.workers or 0,
+            device=self.device,
+            sampling=sampling,
+        )
 
     def on_device(self, dataset: Dataset) -> Dataset:
         """The same images, on the device where they are in memory anyway."""
@@ -279,7 +299,7 @@ class Loop(ABC):
 
     def _refuse_nan(self, step: int) -> None:
         if not self.meter.finite:
-            found = find_checkpoint(self.folder / "checkpoint", "last")
+            found = last_checkpoint(self.folder)
             kept = f"{found.name} is kept" if found else "there is no checkpoint yet"
             raise SLAError(
                 f"the loss is NaN or infinite at step {step + 1}; {kept}: a lower learning rate may help"
@@ -324,7 +344,7 @@ class Loop(ABC):
 
     def _evaluate(self, done: int) -> dict[str, float]:
         """Accuracy on what was held out; the best checkpoint so far is kept."""
-        with self._averaged():
+        with self._with_ema():
             found = self.evaluate()
         if found is None:
             return {}
@@ -352,13 +372,13 @@ class Loop(ABC):
             tensors |= {name: value for name, value in states if name.startswith("criterion.")}
             if self.memory is not None:
                 tensors |= {f"memory.{name}": value for name, value in self.memory.state_dict().items()}
-            if self.average is not None:
+            if self.ema is not None:
                 tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
-                tensors |= self.average.tensors()
-        save_checkpoint(self.folder / "checkpoint", kind, self.position, self._write_averaged, tensors)
+                tensors |= self.ema.tensors()
+        save_checkpoint(self.folder / "checkpoint", kind, self.position, self._write_with_ema, tensors)
 
-    def _write_averaged(self, path: Path) -> None:
-        with self._averaged():
+    def _write_with_ema(self, path: Path) -> None:
+        with self._with_ema():
             self.write_weights(path)
 
     def _autocast(self) -> AbstractContextManager:
@@ -367,8 +387,8 @@ class Loop(ABC):
             return nullcontext()
         return torch.autocast(self.device.type, dtype=getattr(torch, self.precision))
 
-    def _averaged(self) -> AbstractContextManager:
-        return self.average.applied(self.model) if self.average is not None else nullcontext()
+    def _with_ema(self) -> AbstractContextManager:
+        return self.ema.applied(self.model) if self.ema is not None else nullcontext()
 
 
 @contextmanager
@@ -388,11 +408,6 @@ def set_train(model: nn.Module, part: OptimizerConfig, frozen: bool = False) -> 
     for module in model.backbone.modules():  # type: ignore[union-attr]
         if frozen or (part.fixed_norms and isinstance(module, _BatchNorm)):
             module.training = False
-
-
-def is_new(folder: Path) -> bool:
-    """Whether a run or stage in this folder starts: there is no checkpoint to resume from."""
-    return find_checkpoint(folder / "checkpoint", "last") is None
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -12,16 +12,16 @@ from torch import nn
 from sla.errors import InputError, SLAWarning, shown
 from sla.heads import check_device
 from sla.images.store import Splits
-from sla.runs.checkpoint import check_file, find_checkpoint, step_of
+from sla.runs.checkpoint import check_file, step_of
 from sla.runs.config import TrainingConfig, task_name, validate
 from sla.runs.folder import (
     CONFIG,
     MAIN_STAGE,
     find_model_file,
+    last_checkpoint,
     read_result,
     read_run_config,
     resume_command,
-    stage_folder,
 )
 from sla.runs.images_record import ImagesRecord, read_record
 
@@ -98,7 +98,7 @@ class OpenedRun(ABC, Generic[C, M]):
         """A line about a run that has not come to its end; empty for one that has."""
         if self.is_finished:
             return ""
-        found = find_checkpoint(stage_folder(self.folder, self.stage) / "checkpoint", "last")
+        found = last_checkpoint(self.folder, self.stage)
         steps = f"step {step_of(found):,} of {self.steps:,}" if found else "no last step"
         return (
             f"{shown(self.folder)}: unfinished, {steps}: its scores are not final, its probabilities not "

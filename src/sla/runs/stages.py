@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 from sla.disk import check_space, replacing
 from sla.errors import InputError
 from sla.progress import Progress
-from sla.runs.checkpoint import STATE, Position, check_file, find_checkpoint, read_position, step_of
+from sla.runs.checkpoint import STATE, Position, check_file, read_position, step_of
 from sla.runs.config import TrainingConfig, write_config
 from sla.runs.distributed import Group
-from sla.runs.folder import CONFIG, MAIN_STAGE, resume_command, stage_folder
+from sla.runs.folder import CONFIG, MAIN_STAGE, last_checkpoint, resume_command, stage_folder
 from sla.runs.metrics import has_row
 from sla.runs.signals import Stop, StoppedError
 
@@ -54,7 +54,7 @@ class Stage:
     def is_finished(self, folder: Path) -> bool:
         """Whether its last checkpoint, in this run's folder, is that of its last step, evaluated."""
         own = stage_folder(folder, self.name)
-        found = find_checkpoint(own / "checkpoint", "last")
+        found = last_checkpoint(own)
         if found is None or step_of(found) < self.steps:
             return False
         with suppress(InputError):  # a damaged one: resuming says so
@@ -105,7 +105,7 @@ def run_stages(
 
 def _finish(stage: Stage, config: Tree, folder: Path, group: Group) -> Tree:
     """The configuration with what a finished stage adds to it, written where that is new."""
-    found = find_checkpoint(stage_folder(folder, stage.name) / "checkpoint", "last")
+    found = last_checkpoint(folder, stage.name)
     if not group.leads or found is None:
         return config
     check_file(found / STATE)

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from sla.augment.preprocessing import Preprocessing
 from sla.errors import InputError, SLAWarning, shown
-from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint
+from sla.runs.checkpoint import WEIGHTS, check_file
 from sla.runs.config import TrainingConfig
 from sla.runs.defaults import fill_missing, override
+from sla.runs.folder import last_checkpoint
 from sla.trees import parse_json
 
 M = TypeVar("M", bound=nn.Module)
@@ -151,7 +152,7 @@ def load_backbone(backbone: nn.Module, source: str, name: str = "") -> None:
 def _weights_file(source: str) -> Path:
     """The file of the weights: of a run's folder that of its last checkpoint, if it has one."""
     path = Path(source).expanduser()
-    found = find_checkpoint(path / "checkpoint", "last") if path.is_dir() else None
+    found = last_checkpoint(path) if path.is_dir() else None
     return path if found is None else found / WEIGHTS
 
 

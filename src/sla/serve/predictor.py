@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sla.anytime import settle
 from sla.images.decode import decode_array
 from sla.images.store import Pixels
 from sla.inference import check_inference
 from sla.sampling.draws import Draws
-from sla.tasks.classifier.evaluation import check_finite
+from sla.tasks.classifier.evaluation import check_finite, infer_batch
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.unlike import distances_to
 
@@ -54,20 +53,14 @@ class Predictor:
     @torch.inference_mode()
     def answer(self, pixels: Pixels) -> list[Answer]:
         """What the model says about each picture."""
-        model, images = self.model, self._prepare(pixels)
-        aggregates = "aggregated" in model.method.inferences
-        features = model.view_features(images) if aggregates else model.features(images)
-        plain = features[:: len(model.method.views)] if aggregates else features
-        by_view = model.view_logits(features) if self.view_names else None
-        if self.inference == "anytime":
-            assert by_view is not None
-            assert model.anytime_rule is not None
-            logits = settle(by_view, model.anytime_rule).logits
-        else:
-            logits = model.logits_of_features(features)[self.inference]
-        found = self._calibrated(check_finite(logits, self.inference), self.inference)
+        answers = infer_batch(
+            self.model, self._prepare(pixels), (self.inference,), by_view=bool(self.view_names), plain=True
+        )
+        logits, by_view = check_finite(answers.logits[self.inference], self.inference), answers.by_view
+        found = self._calibrated(logits, self.inference)
         views = None if by_view is None else self._calibrated(by_view, "single")
-        unit = F.normalize(plain.float(), dim=-1)
+        assert answers.plain is not None
+        unit = F.normalize(answers.plain.float(), dim=-1)
         unlike = self._unlike(unit if self.quick is None else self.quick.features(pixels))
         return [
             Answer(found[row], None if views is None else views[row], unit[row], unlike[row])

@@ -20,7 +20,7 @@ from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.sampling.loader import Batch
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, second_stage_cost
+from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.task import plan_run
@@ -185,7 +185,7 @@ def test_stopped_in_either_stage_it_resumes_to_the_same_bytes(
     assert ours["accuracies"] == theirs["accuracies"]
 
 
-def test_distilling_a_finished_run_is_its_second_stage(two_stage_run, tmp_path, stopped):
+def test_distilling_a_finished_run_is_its_stage_distil(two_stage_run, tmp_path, stopped):
     words = ("distill", two_stage_run.folder, "--out", tmp_path / "new", "--share", "0.5", "--no-report")
     said = stopped(0, *words)
     run = sla.open_run(tmp_path / "new")
@@ -362,9 +362,9 @@ def test_options_of_either_stage_have_an_effect(tiny_settings, tmp_path):
 )
 def test_minutes_are_for_both_stages(distil, share, once):
     tree = {"method": {"name": "sla"}, "run": {"batch_size": 10}, "distil": distil}
-    assert second_stage_cost(make_config(tree), 1000) == (0, 0)
+    assert distil_cost(make_config(tree), 1000) == (0, 0)
     both = make_config(tree | {"stages": "train, distil"})
-    assert second_stage_cost(both, 1000) == pytest.approx((share, once))
+    assert distil_cost(both, 1000) == pytest.approx((share, once))
 
 
 def test_iterations_of_both_stages_fit_into_the_minutes(monkeypatch, messages):

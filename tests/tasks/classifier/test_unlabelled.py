@@ -17,6 +17,7 @@ from torch.testing import assert_close
 
 import sla
 from made_data import digit_files
+from sla.cli.several import planned_cost
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
 from sla.images.content import dataset_keys
@@ -28,7 +29,7 @@ from sla.runs.images_record import read_record
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import seed_of
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, second_stage_cost
+from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.classifier.trainer import Trainer
@@ -193,12 +194,13 @@ def test_cost_counts_every_pass(semi_run, tmp_path):
     cost, one = semi_run.result["cost"], semi_run.result["cost"]["inference_flop"]["single"]
     assert cost["training_flop"] == one * 6 * 16 * (3 * 4 + 3 * 4 + 4)
     assert cost["images_seen"] == 6 * 16 * 8
+    assert planned_cost(make_plan(semi_run.config)) == {"run.flop": cost["training_flop"]}
     assert semi_run.result["images"]["unlabelled"] == 60
     columns = (semi_run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"unlabelled_view", "unlabelled_consistency", "unlabelled_confident"} <= set(columns)
     tree = {"method": {"name": "sla", "consistency_weight": 1.0}, "stages": "train, distil"}
     tree |= {"run": {"batch_size": 10, "unlabelled_batch_size": 20}, "data": {"unlabelled": "digits"}}
-    share, _ = second_stage_cost(make_config(tree), 1000)
+    share, _ = distil_cost(make_config(tree), 1000)
     assert share == pytest.approx(0.25 * (3 + 4) / (12 + 2 * (12 + 4)))
 
 

@@ -179,7 +179,7 @@ class RunConfig(LoopConfig):
 
 
 class DistilConfig(Part):
-    """How a student learns the aggregated answer: as a second stage, or of another run, its teacher."""
+    """How a student learns the aggregated answer: as the last stage, or of another run, its teacher."""
 
     share: float | None = Field(
         None, gt=0, description="steps as a fraction of the teacher's; default: 0.25, 1 for a new backbone"
@@ -212,6 +212,10 @@ class DistilConfig(Part):
     def _absolute(cls, source: str | None) -> str | None:
         """A path that means the same from anywhere."""
         return absolute_source(source)
+
+    def teacher_passes(self, num_views: int, images: int, seen: int) -> int:
+        """Forward passes for the answers to so many images, which the steps see so many times in all."""
+        return images * num_views if self.cached else seen * (self.teacher_views or num_views)
 
 
 class GrowConfig(Part):
@@ -262,6 +266,16 @@ class ClassifierConfig(TrainingConfig):
     def is_grown(self) -> bool:
         """Whether the run adds classes to another one."""
         return self.grow.run is not None
+
+    @property
+    def is_distilled(self) -> bool:
+        """Whether the run itself distils another one."""
+        return self.method.name == DISTILLED
+
+    @property
+    def is_features(self) -> bool:
+        """Whether the run is the quick model and nothing else."""
+        return self.method.name == FEATURES
 
     @field_validator("stages", mode="before")
     @classmethod

@@ -1,6 +1,6 @@
 """Distillation after training: a student in one pass learns the aggregated answer of a trained teacher.
 
-It is the second stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
+It is the last stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
 `distilled`). The student begins with the teacher's weights, its head with the block of view 0, unless it has
 another backbone.
 """
@@ -24,11 +24,10 @@ from sla.images.content import dataset_keys
 from sla.labels import MixedTarget, Target
 from sla.methods import METHODS, method_options
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import find_checkpoint, read_state
+from sla.runs.checkpoint import read_state
 from sla.runs.distributed import Group
-from sla.runs.folder import find_known_weights
+from sla.runs.folder import find_known_weights, last_checkpoint
 from sla.runs.images_record import read_record, with_recorded_images
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import build_model, draw_views, plan_method
@@ -59,11 +58,6 @@ NOT_SELECTING = {
     "unlabelled_count",
 }
 RATE = 0.5  # of the teacher's learning rate, for a student with its weights
-
-
-def is_distilled(config: ClassifierConfig) -> bool:
-    """Whether the run itself distils another one."""
-    return config.method.name == DISTILLED
 
 
 def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None = None) -> ClassifierConfig:
@@ -127,9 +121,9 @@ def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num
 
 
 def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
-    """FLOP and seconds of the first stage of a run, which has come to its end."""
+    """FLOP and seconds of the stage `train` of a run, which has come to its end."""
     config = read_classifier_config(folder)
-    last = find_checkpoint(folder / "checkpoint", "last")
+    last = last_checkpoint(folder)
     assert last is not None
     position, _ = read_state(last)
     flop = forward_flop(config, model, training=True) * step_passes(config) * position.taken
@@ -143,11 +137,10 @@ def forward_flop(config: ClassifierConfig, model: Classifier, training: bool = F
 
 def step_flop(plan: Plan[ClassifierConfig]) -> int:
     """FLOP of one step of training, as a run's cost counts them."""
-    config, method = plan.config, plan_method(plan.config)
+    config = plan.config
     with torch.random.fork_rng(devices=[]):
         model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
-    passes = 3 * (config.method.views_per_step or len(method.views))
-    return forward_flop(config, model, training=True) * passes * (config.run.batch_size or 1)
+    return forward_flop(config, model, training=True) * step_passes(config)
 
 
 def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
@@ -201,7 +194,7 @@ class Distiller(Trainer):
     teacher: Classifier
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
-        begins, part = is_new(folder), plan.config.distil
+        begins, part = last_checkpoint(folder) is None, plan.config.distil
         if part.cached and part.teacher_views is not None:
             raise InputError("distil.teacher_views: cached answers are of all views: leave one of them out")
         if plan.config.mix and (part.cached or part.unlabelled or plan.config.data.unlabelled):
@@ -220,8 +213,7 @@ class Distiller(Trainer):
         self.teacher = load(weights, self.device).requires_grad_(False)
         if begins:
             copy_weights(self.teacher, self.model)
-            if self.average is not None:
-                self.average = type(self.average)(self.model, self.average.decay)
+            self.restart_ema()
         count = len(self.train) if self.config.distil.cached else 0
         logits = torch.zeros(count, self.model.num_classes, dtype=torch.float16)
         if begins and count:
@@ -266,8 +258,7 @@ class Distiller(Trainer):
         part, method = self.config.distil, self.teacher.method
         num_views = len(method.views)
         taken = self.steps - self.position.skipped
-        passes = taken * self.batch_size * (part.teacher_views or num_views)
-        passes = len(self.train) * num_views if part.cached else passes
+        passes = part.teacher_passes(num_views, len(self.train), taken * self.batch_size)
         forward = forward_flop(self.config, self.teacher)
         answering = forward if part.cached else forward_flop(self.config, self.teacher, training=True)
         teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
@@ -287,23 +278,22 @@ class Distiller(Trainer):
         }
 
 
-def second_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
-    """The second stage of a run, in its folder below the run's: its teacher is the first one."""
+def distil_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
+    """The last stage of a run, in its folder below the run's: its teacher is what the run trained."""
     return Distiller(replace(plan, config=student_config(plan.config, folder.parent)), folder, group)
 
 
-def second_stage_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
-    """What a second stage costs for each step of the first, and once; in steps of the first, by passes.
+def distil_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
+    """What distillation costs for each step of training, and once; in steps of training, by passes.
 
     A backward pass counts as two forward ones.
     """
     if not config.has_stage(DISTIL):
         return 0.0, 0.0
-    part, num_views = config.distil, len(plan_method(config).views)
-    step = step_passes(config) / (config.run.batch_size or 1)
-    answers = 0 if part.cached else part.teacher_views or num_views
-    once = images * num_views / (config.run.batch_size or 1) if part.cached else 0.0
-    return student_share(config) * (3 + answers) / step, once / step
+    num_views, batch, step = len(plan_method(config).views), config.run.batch_size or 1, step_passes(config)
+    answers = config.distil.teacher_passes(num_views, images=0, seen=batch)
+    once = config.distil.teacher_passes(num_views, images, seen=0)
+    return student_share(config) * (3 * batch + answers) / step, once / step
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -110,7 +110,7 @@ def infer(
     means: Tensor | None = None,
     **passing: Any,
 ) -> Outputs:
-    """The class logits of a whole dataset; all kinds share one pass over the views unless some are named.
+    """The class logits of a whole dataset, of every kind unless some are named.
 
     `by_view`: also the class logits of every view, if the model aggregates view by view. `fast`: by the
     fastest copy of the model, whose logits differ by rounding. `means` (N, D): also how far each image's
@@ -119,40 +119,29 @@ def infer(
     """
     # One tensor from the start: parts and their whole would be twice as large.
     shape, done = (len(dataset), model.num_classes), 0
-    found = {inference: torch.empty(shape) for inference in inferences or model.inferences}
+    names = inferences or model.inferences
+    logits = {inference: torch.empty(shape) for inference in names}
     keys, views, parts = [np.empty(0, np.uint64)], list[Tensor](), list[Tensor]()
     distances = list[Tensor]()
     each = len(model.method.views) * model.num_classes * 4 * len(dataset) // MOST_BYTES + 1
-    aggregates, by_view = "aggregated" in model.method.inferences, by_view and model.aggregates_by_view
+    by_view = by_view and model.aggregates_by_view
     engine = Engine(model, len(dataset), fast)
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         keys.append(content_keys(batch.images))
         with engine.on(images) as used:
-            if inferences is not None:
-                logits, taken, plain = _infer_named(used, images, inferences, means is not None)
-                if taken is not None:
-                    views.append(taken.cpu())
-            else:
-                features = used.view_features(images) if aggregates else used.features(images)
-                plain = features[:: len(features) // len(images)]
-                logits = used.logits_of_features(features)
-                rule = model.anytime_rule if "anytime" in found else None
-                if by_view or rule is not None:
-                    own = used.view_logits(features)
-                if by_view:
-                    parts.append(own[batch.indices % each == 0].float().cpu())
-                if rule is not None:
-                    logits["anytime"], taken = settle(own, rule)
-                    views.append(taken.cpu())
-        if means is not None:
-            assert plain is not None
-            distances.append(distances_to(means, plain.float()).cpu())
-        for inference, values in logits.items():
-            found[inference][done : done + len(values)] = values
+            found = infer_batch(used, images, names, by_view, plain=means is not None)
+        if by_view and found.by_view is not None:
+            parts.append(found.by_view[batch.indices % each == 0].float().cpu())
+        if found.views is not None:
+            views.append(found.views.cpu())
+        if means is not None and found.plain is not None:
+            distances.append(distances_to(means, found.plain.float()).cpu())
+        for inference, values in found.logits.items():
+            logits[inference][done : done + len(values)] = values
         done += len(images)
     return Outputs(
-        {inference: check_finite(logits, inference) for inference, logits in found.items()},
+        {inference: check_finite(values, inference) for inference, values in logits.items()},
         torch.as_tensor(dataset.targets),
         np.concatenate(keys),
         torch.cat(views) if views else None,
@@ -161,32 +150,50 @@ def infer(
     )
 
 
-def _infer_named(
-    model: Classifier, images: Tensor, inferences: tuple[str, ...], featured: bool
-) -> tuple[dict[str, Tensor], Tensor | None, Tensor | None]:
-    """Class logits by inference, the views that anytime took, and the unchanged images' features (B, D).
+class BatchOutputs(NamedTuple):
+    """Class logits (B, N) by inference, and what else a batch gives; None where nothing needs it.
 
-    No view goes through the network twice; the features are None unless something needs them, or `featured`.
+    `views` (B,): how many anytime inference took. `by_view` (B, M, N): class logits of every view. `plain`
+    (B, D): features of the unchanged images.
+    """
+
+    logits: dict[str, Tensor]
+    views: Tensor | None
+    by_view: Tensor | None
+    plain: Tensor | None
+
+
+def infer_batch(
+    model: Classifier,
+    images: Tensor,
+    inferences: Sequence[str],
+    by_view: bool = False,
+    plain: bool = False,
+) -> BatchOutputs:
+    """Some inferences of a batch; where they take all views, each goes through the network once.
+
+    `by_view`, `plain`: with these outputs, also where no inference needs them.
     """
     for name in inferences:
         check_inference(name, model.inferences)
-    every = model.view_features(images) if "aggregated" in inferences else None
-    one_pass = any(name not in ("aggregated", "anytime") for name in inferences)
-    plain, taken, logits = None, None, dict[str, Tensor]()
-    if every is not None:
-        plain = every[:: len(model.method.views)]
-    elif one_pass or featured:
-        plain = model.features(images)
+    answers, logits = dict[str, Tensor](), dict[str, Tensor]()
+    features = own = taken = None
+    if by_view or "aggregated" in inferences:
+        every = model.view_features(images)
+        features, answers = every[:: len(model.method.views)], model.logits_of_features(every)
+        own = model.view_logits(every) if by_view or "anytime" in inferences else None
+    elif plain or set(inferences) - {"anytime"}:
+        features = model.features(images)
     for name in inferences:
-        if name == "anytime":
-            logits[name], taken = model.anytime(images, plain)
-        elif name == "aggregated":
-            assert every is not None
-            logits[name] = model.method.aggregate(model.heads, every, "logits")
+        if name != "anytime":
+            assert features is not None
+            logits[name] = answers[name] if answers else model.classify(features, name)
+        elif own is None:
+            logits[name], taken = model.anytime(images, features)
         else:
-            assert plain is not None
-            logits[name] = model.classify(plain, name)
-    return logits, taken, plain
+            assert model.anytime_rule is not None
+            logits[name], taken = settle(own, model.anytime_rule)
+    return BatchOutputs(logits, taken, own, features)
 
 
 @torch.inference_mode()
@@ -235,8 +242,9 @@ def accuracies(
     """Accuracy in percent by kind of inference; every process takes its share of the images."""
     inferences = model.inferences
     right = torch.zeros(len(inferences), device=next(model.parameters()).device)
-    passing = {"progress": progress, "what": "evaluating held-out images", "group": group}
-    for batch in iterate_eval(model, dataset, batch_size, workers, **passing):  # type: ignore[arg-type]
+    for batch in iterate_eval(
+        model, dataset, batch_size, workers, progress, "evaluating held-out images", group
+    ):
         logits = model.logits_by_inference(pipeline(batch.images, batch.draws, batch.aspect))
         right += torch.stack(
             [(logits[inference].argmax(1) == batch.targets).sum() for inference in inferences]

@@ -25,11 +25,11 @@ from sla.heads import JointHead
 from sla.images.content import content_keys
 from sla.images.store import spread
 from sla.progress import QUIET, Progress
-from sla.runs.checkpoint import check_file, find_checkpoint, step_of
+from sla.runs.checkpoint import check_file, step_of
 from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
-from sla.runs.folder import MAIN_STAGE, find_model_file, stage_folder
-from sla.runs.loop import CHECKPOINT_SECONDS, is_new, set_train
+from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint
+from sla.runs.loop import CHECKPOINT_SECONDS, set_train
 from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
@@ -49,11 +49,6 @@ MIRRORED = 600  # training pictures up to which their mirror images are tried to
 TIMED = 16  # pictures whose features are computed to see how long that takes
 CROSS_VALIDATED = "cross-validated"  # scores of training pictures that were held out in turn
 SAMPLE = 64  # pictures whose features' mean length scales the first weights of a head
-
-
-def is_features(config: ClassifierConfig) -> bool:
-    """Whether the run is the quick model and nothing else."""
-    return config.method.name == FEATURES
 
 
 def features_steps(images: int) -> int:
@@ -109,10 +104,10 @@ def features_seconds(plan: Plan[ClassifierConfig]) -> float:
 
 def check_features(config: ClassifierConfig) -> None:
     """Features are of weights that were trained before, and their classifier has one loss."""
-    what = "method features" if is_features(config) else "stages: features"
+    what = "method features" if config.is_features else "stages: features"
     if config.model.weights in (None, "none"):
         raise InputError(f"{what}: features need trained weights: --weights pretrained, or a file")
-    if is_features(config) and (config.method.criterion or config.method.imbalance not in ("none", "auto")):
+    if config.is_features and (config.method.criterion or config.method.imbalance not in ("none", "auto")):
         raise InputError(f"{what}: no criterion or imbalance: it is fitted by logistic regression")
 
 
@@ -155,7 +150,7 @@ class FeatureFit(Trainer):
 
     def resume(self) -> None:
         """From the features so far; a finished one has none left."""
-        found = find_checkpoint(self.folder / "checkpoint", "last")
+        found = last_checkpoint(self.folder)
         if found is not None and step_of(found) >= self.steps:
             self.memory = None
         super().resume()
@@ -265,20 +260,24 @@ def _percent(logits: Tensor, targets: Tensor) -> float:
     return 100 * (logits.argmax(1) == targets).double().mean().item()
 
 
-def describe_quick(found: dict[str, Any]) -> str:
-    """What cross-validation found, with its interval, in one line."""
+def cross_validated_accuracy(found: dict[str, Any]) -> str:
+    """What cross-validation found of the quick model; empty where it had too few pictures."""
     if "right" not in found:
-        return "quick model: frozen features; no class has two pictures, so its accuracy is unknown"
-    top1 = share(found["right"], found["images"])
-    return (
-        f"quick model: frozen features, right on {found['right']:,} of {found['images']:,} training pictures "
-        f"held out in turn: {top1.percent()}"
-    )
+        return ""
+    right, images = found["right"], found["images"]
+    accuracy = share(right, images).percent()
+    return f"cross-validated accuracy {accuracy}, right on {right:,} of {images:,} training images"
+
+
+def describe_quick(found: dict[str, Any]) -> str:
+    """The same in a line about the quick model."""
+    unknown = "no class has two pictures, so its accuracy is unknown"
+    return f"quick model: frozen features; {cross_validated_accuracy(found) or unknown}"
 
 
 def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier | None:
     """The model of the first stage of the run in this folder; None where it has none."""
-    if find_checkpoint(folder / FEATURES / "checkpoint", "last") is None:
+    if last_checkpoint(folder, FEATURES) is None:
         return None
     weights = find_model_file(folder, "last", FEATURES)
     check_file(weights)
@@ -288,14 +287,14 @@ def find_quick(folder: Path, device: torch.device | str = "cpu") -> Classifier |
 def read_cross_validated(folder: Path) -> Scores | None:
     """The quick model's scores of training pictures of the run in this folder, when they were held out."""
     for stage in (FEATURES, MAIN_STAGE):
-        found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last")
+        found = last_checkpoint(folder, stage)
         scores = None if found is None else read_scores(scores_file(found, CROSS_VALIDATED))
         if scores is not None:
             return scores
     return None
 
 
-def first_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> FeatureFit:
+def features_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> FeatureFit:
     """The first stage of a run, in its folder below the run's."""
     config = features_config(plan.config, len(plan.train))
     return FeatureFit(replace(plan, config=config), folder, group)
@@ -304,11 +303,10 @@ def first_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Fea
 def training_after(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Trainer:
     """The training after it, in the run's folder: its class heads begin as that of the quick model."""
     trainer = Trainer(plan, folder, group)
-    quick = find_quick(folder, trainer.device) if is_new(folder) else None
+    quick = find_quick(folder, trainer.device) if last_checkpoint(folder) is None else None
     if quick is not None:
         start_heads(trainer, trainer.model, quick)
-        if trainer.average is not None:
-            trainer.average = type(trainer.average)(trainer.model, trainer.average.decay)
+        trainer.restart_ema()
     return trainer
 
 

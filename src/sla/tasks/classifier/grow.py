@@ -19,12 +19,11 @@ from sla.methods import Before, Method, StepContext, method_options
 from sla.methods.unlabelled import JointUnlabelled
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
-from sla.runs.folder import read_result
+from sla.runs.folder import last_checkpoint, read_result
 from sla.runs.images_record import TRAIN
-from sla.runs.loop import is_new
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
-from sla.tasks.classifier.config import DISTILLED, FEATURES, ClassifierConfig, EarlierData, GrowConfig
+from sla.tasks.classifier.config import ClassifierConfig, EarlierData, GrowConfig
 from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.earlier_run import read_finished_config, with_keys
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
@@ -42,8 +41,8 @@ def configure_growth(folder: Path, source: str, given: dict[str, Any]) -> Classi
     `given`: keys to set.
     """
     before = read_finished_config(folder, "grow")
-    if before.method.name in (DISTILLED, FEATURES):
-        hint = "grow its teacher, then distil that run" if before.method.name == DISTILLED else "fit it again"
+    if before.is_distilled or before.is_features:
+        hint = "grow its teacher, then distil that run" if before.is_distilled else "fit it again"
         raise InputError(f"{shown(folder)}: method {before.method.name} does not grow: {hint}")
     grown = _grown_config(before, folder, source, read_result(folder)["images"]["train"])
     plain = given.get("grow.keep") == 0 and given.get("grow.weight") == 0
@@ -85,7 +84,7 @@ class Grower(Trainer):
         weights, _ = earlier_file(self.config)
         self.before = load(weights, self.device).requires_grad_(False)
         self.old_classes = self.before.num_classes
-        if is_new(folder):
+        if last_checkpoint(folder) is None:
             self._begin()
 
     def columns(self, method: Method) -> tuple[str, ...]:
@@ -105,8 +104,7 @@ class Grower(Trainer):
                 "backbone, method, views and head"
             )
         self.model.load_state_dict(self.model.state_dict() | given)
-        if self.average is not None:
-            self.average = type(self.average)(self.model, self.average.decay)
+        self.restart_ema()
 
     def complete(self, context: StepContext, images: Tensor) -> StepContext:
         """With what the model before answers on these views, in eval mode."""
@@ -140,7 +138,8 @@ class Grower(Trainer):
     def about(self) -> dict[str, Any]:
         """What the result says of the growth."""
         new = self.model.num_classes - self.old_classes
-        return {"run": self.config.grow.run, "old_classes": self.old_classes, "new_classes": new}
+        grown = {"run": self.config.grow.run, "old_classes": self.old_classes, "new_classes": new}
+        return {"grown": grown}
 
 
 def _weights(model: Classifier) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sla.errors import InputError, shown
 from sla.runs.checkpoint import find_checkpoint, step_of
-from sla.runs.folder import MAIN_STAGE, find_model_file, read_result, stage_folder
+from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint, read_result
 from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
 
 
@@ -14,7 +14,7 @@ def chosen_checkpoint(folder: Path) -> str:
     chosen = read_result(folder).get("chosen", {}).get("checkpoint")
     if chosen in (FEATURES, AVERAGED, "last", "best"):
         return str(chosen)
-    return FEATURES if has_begun(folder, FEATURES) and not has_begun(folder, MAIN_STAGE) else "last"
+    return FEATURES if last_checkpoint(folder, FEATURES) and not last_checkpoint(folder) else "last"
 
 
 def judged_inference(result: dict[str, Any], checkpoint: str) -> str | None:
@@ -28,7 +28,7 @@ def stage_of(folder: Path, checkpoint: str) -> str:
     """The last stage, whose model is the student, once it has begun; the first for the quick model."""
     if checkpoint == FEATURES:
         return FEATURES
-    return DISTIL if checkpoint != AVERAGED and has_begun(folder, DISTIL) else MAIN_STAGE
+    return DISTIL if checkpoint != AVERAGED and last_checkpoint(folder, DISTIL) else MAIN_STAGE
 
 
 def find_opened_file(folder: Path, checkpoint: str, stage: str) -> Path:
@@ -40,7 +40,7 @@ def find_opened_file(folder: Path, checkpoint: str, stage: str) -> Path:
         )
     if checkpoint != FEATURES:
         return find_model_file(folder, checkpoint, stage)
-    if not has_begun(folder, FEATURES):
+    if last_checkpoint(folder, FEATURES) is None:
         raise InputError(f"{shown(folder)}: this run has no stage features")
     return find_model_file(folder, "last", FEATURES)
 
@@ -49,8 +49,3 @@ def folders_with(model_file: Path) -> list[Path]:
     """The folders with this model: of a best that is also last, other files lie beside last alone."""
     own = model_file.parent
     return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
-
-
-def has_begun(folder: Path, stage: str) -> bool:
-    """Whether a stage has a checkpoint."""
-    return find_checkpoint(stage_folder(folder, stage) / "checkpoint", "last") is not None

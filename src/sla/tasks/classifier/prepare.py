@@ -14,8 +14,8 @@ from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
-from sla.tasks.classifier.distil import second_stage_cost, step_flop
-from sla.tasks.classifier.features import features_seconds, is_features
+from sla.tasks.classifier.distil import distil_cost, step_flop
+from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
@@ -36,8 +36,8 @@ def prepare(
     many = starts and group.leads and len(plan.train) > MANY
     for line in (*(describe_data(plan) if announced else ()), *plan.reasons):
         progress.message(line)
-    if plan.config.method.name in ("distilled", FEATURES):
-        if many and is_features(plan.config):
+    if plan.config.is_distilled or plan.config.is_features:
+        if many and plan.config.is_features:
             _announce_quick(plan, progress)
         return plan  # a step needs its teacher to be timed; the quick model has none
     timed = run.iterations is None and run.minutes is not None
@@ -121,7 +121,7 @@ def _fix_length(
         mode = group.share(Mode(run.compile, "", seconds))
     if mode is not None:
         seconds = mode.step / group.world_size
-        share, once = second_stage_cost(plan.config, len(plan.train))
+        share, once = distil_cost(plan.config, len(plan.train))
         total = seconds * (iterations * (1 + share) + once) if iterations else left()
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
         progress.message(f"about {duration(total)} of training, {how}")

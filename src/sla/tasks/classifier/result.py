@@ -1,61 +1,25 @@
 """The result of a classifier's run: accuracies, temperatures, cost, and where it comes from."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from sla.anytime import AnytimeRule
-from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.factory import load, read_saved
-from sla.images.store import Dataset
-from sla.methods import Features
 from sla.progress import Progress
-from sla.runs.checkpoint import WEIGHTS, check_file, find_checkpoint, read_state, step_of
-from sla.runs.defaults import TINY
-from sla.runs.folder import CONFIG, stage_folder
-from sla.runs.metrics import at_limit, cautious_temperature, temperature_interval
-from sla.runs.preprocessing import read_preprocessing
+from sla.runs.checkpoint import WEIGHTS, check_file, read_state, step_of
+from sla.runs.folder import CONFIG, last_checkpoint
+from sla.runs.metrics import at_limit
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
-from sla.runs.scores import Scores, scores_file, write_scores
 from sla.stats import share
-from sla.tasks.classifier.anytime import find_rules, rule_at
 from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import MODELS, Candidate, choose_model
-from sla.tasks.classifier.config import AVERAGED, DISTIL, DISTILLED, FEATURES
-from sla.tasks.classifier.distil import Distiller, forward_flop
-from sla.tasks.classifier.evaluation import Outputs, infer
-from sla.tasks.classifier.features import FeatureFit, features_config, features_flop
-from sla.tasks.classifier.frozen import embed
-from sla.tasks.classifier.grow import Grower
+from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
+from sla.tasks.classifier.distil import forward_flop
+from sla.tasks.classifier.features import features_config, features_flop
+from sla.tasks.classifier.judge import Judge, JudgedCheckpoint, is_slow
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
-from sla.tasks.classifier.unlike import (
-    FEWEST,
-    calibrate_unlike,
-    class_means,
-    reference_images,
-    write_unlike,
-)
 from sla.tasks.classifier.view_accuracy import advise, measure_views
-
-
-class Judged(NamedTuple):
-    """A checkpoint, and what was chosen of it on held-out images: test images have not been seen yet."""
-
-    checkpoint: str
-    weights: Path
-    model: Classifier  # with its rule for anytime inference
-    temperatures: dict[str, float]
-    intervals: dict[str, Sequence[float]]  # 95%, of the temperatures
-    anytime: list[AnytimeRule]
-    scores: dict[str, dict[str, float]] | None  # of held-out images, by kind of inference
-    held_out: Outputs | None  # of these, where they are needed later: they may be large
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
@@ -64,22 +28,21 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
         progress.message(f"evaluating on {said} images")
-    quick = find_checkpoint(stage_folder(folder, FEATURES) / "checkpoint", "last")
-    judge = partial(_judge, trainer, progress, {}, quick is not None)
-    judged = evaluate_checkpoints(trainer.folder, judge)
+    quick = last_checkpoint(folder, FEATURES)
+    judge = Judge(trainer, progress, keeps=quick is not None)
+    judged = evaluate_checkpoints(trainer.folder, judge.judge)
     if quick is not None:
         check_file(quick / WEIGHTS)
-        judged[FEATURES] = step_of(quick), judge(FEATURES, quick / WEIGHTS)
+        judged[FEATURES] = step_of(quick), judge.judge(FEATURES, quick / WEIGHTS)
         if (both := _average(trainer, quick)) is not None:
-            judged[AVERAGED] = step_of(both.parent), judge(AVERAGED, both)
+            judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, progress)
     # From here on nothing is chosen.
     scores: dict[str, dict[str, Any]] = {}
-    taught: dict[str, dict[str, Tensor]] = {}
     for name, (step, one) in judged.items():
         same = next((known for known in scores if judged[known][1] is one), None)
-        scores[name] = scores[same] if same else {"step": step, **_test(trainer, progress, taught, one)}
+        scores[name] = scores[same] if same else {"step": step, **judge.test(one)}
     _say_uncalibrated(found, progress)
     return {
         "headline": trainer.model.method.headline,
@@ -91,8 +54,8 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         },
         "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
         **({} if chosen is None else {"chosen": chosen}),
-        **({"grown": trainer.about()} if isinstance(trainer, Grower) else {}),
-        **_cross_validation(quick or trainer.folder / "checkpoint"),
+        **trainer.about(),
+        **_cross_validation(quick or last_checkpoint(trainer.folder)),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -108,146 +71,18 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
 
 def _average(trainer: Trainer, quick: Path) -> Path | None:
     """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
-    last = find_checkpoint(trainer.folder / "checkpoint", "last")
-    if last is None or isinstance(trainer, Distiller):
+    last = last_checkpoint(trainer.folder)
+    if last is None or trainer.teacher is not None:
         return None
     return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
 
 
-def _judge(
-    trainer: Trainer,
-    progress: Progress,
-    taught: dict[str, dict[str, Tensor]],
-    keeps: bool,
-    checkpoint: str,
-    weights: Path,
-) -> Judged:
-    """Temperatures and rules of a checkpoint, from the held-out images."""
-    model = load(weights, trainer.device)
-    fitted = model.about.get("cross_validation", {})  # on more images than were held out
-    temperatures, intervals = _cross_validated_temperature(model.method.headline, fitted)
-    if trainer.plan.val is None:
-        return Judged(checkpoint, weights, model, temperatures, intervals, [], None, None)
-    means = _class_means(trainer, model, _pipeline(model), progress)
-    outputs = _infer(trainer, progress, taught, (checkpoint, model), "val", means)
-    rules = find_rules(outputs)
-    model.anytime_rule = rule_at(rules)
-    if model.anytime_rule is not None:
-        outputs = outputs.add_anytime(model.anytime_rule)
-        if "anytime" not in outputs.logits:  # so many images that not all kept the logits of each view
-            more = _infer(trainer, progress, taught, (checkpoint, model), "val", inferences=("anytime",))
-            outputs = replace(outputs, logits=outputs.logits | more.logits, views=more.views)
-    if outputs.distances is not None and means is not None:
-        rule = calibrate_unlike(means, outputs.distances)
-        assert rule is not None
-        write_unlike(weights.parent, rule)
-    if "temperature" not in fitted:
-        temperatures = {
-            inference: cautious_temperature(logits, outputs.targets)
-            for inference, logits in outputs.logits.items()
-        }
-        intervals = {
-            inference: temperature_interval(outputs.logits[inference], outputs.targets, value)
-            for inference, value in temperatures.items()
-        }
-    scores = _score(trainer, outputs, temperatures, scores_file(weights.parent, "val"))
-    kept = outputs if keeps else None
-    return Judged(checkpoint, weights, model, temperatures, intervals, rules, scores, kept)
-
-
-def _test(
-    trainer: Trainer, progress: Progress, taught: dict[str, dict[str, Tensor]], judged: Judged
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Scores by split and kind of inference, with those of the test images."""
-    found = {} if judged.scores is None else {"val": judged.scores}
-    if trainer.plan.test is None:
-        return found
-    outputs = _infer(trainer, progress, taught, (judged.checkpoint, judged.model), "test")
-    file = scores_file(judged.weights.parent, "test")
-    return found | {"test": _score(trainer, outputs, judged.temperatures, file)}
-
-
-def _score(
-    trainer: Trainer, outputs: Outputs, temperatures: dict[str, float], file: Path
-) -> dict[str, dict[str, float]]:
-    """Scores by kind of inference; the logits are written beside the weights."""
-    found = outputs.scores(temperatures)
-    if isinstance(trainer, Grower):
-        groups = outputs.group_scores(trainer.old_classes)
-        found = {inference: one | groups[inference] for inference, one in found.items()}
-    assert outputs.keys is not None
-    write_scores(file, Scores(outputs.logits, outputs.keys))
-    return found
-
-
-def _infer(
-    trainer: Trainer,
-    progress: Progress,
-    taught: dict[str, dict[str, Tensor]],  # what the teacher answers, by split: once for both checkpoints
-    seen: tuple[str, Classifier],
-    name: str,
-    means: Tensor | None = None,
-    inferences: tuple[str, ...] | None = None,
-) -> Outputs:
-    """What a checkpoint answers on a split, its teacher's answers beside; of val with those of each view."""
-    (checkpoint, model), dataset = seen, trainer.plan.val if name == "val" else trainer.plan.test
-    assert dataset is not None
-    passing = _passing(trainer, progress, f"{checkpoint} checkpoint on {name}") | {"fast": _is_slow(trainer)}
-    if inferences is not None:
-        return infer(model, dataset, _pipeline(model), inferences=inferences, **passing)
-    outputs = infer(model, dataset, _pipeline(model), by_view=name == "val", means=means, **passing)
-    if trainer.teacher is not None and checkpoint != FEATURES:
-        taught[name] = taught.get(name) or _infer_teacher(trainer, dataset, progress)
-        # "distilled" is the student, also where its teacher has one of its own.
-        outputs = replace(outputs, logits=taught[name] | outputs.logits)
-    return outputs
-
-
-def _is_slow(trainer: Trainer) -> bool:
-    """Whether passes take so long that the fastest copy of the model makes them: those over photographs."""
-    return (trainer.config.model.resolution or 0) > TINY
-
-
-def _passing(trainer: Trainer, progress: Progress, what: str) -> dict[str, Any]:
-    """How a dataset goes through a model; `what` is the name of the pass."""
-    return {"workers": trainer.config.data.workers or 0, "progress": progress, "what": what}
-
-
-def _pipeline(model: Classifier) -> Pipeline:
-    return read_preprocessing(model.about).eval_pipeline()
-
-
-def _say_uncalibrated(found: dict[str, Judged], progress: Progress) -> None:
+def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) -> None:
     for checkpoint, one in found.items():
         failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
         if failed and checkpoint == one.checkpoint:
             limits = f"calibration of {', '.join(failed)} failed (temperature at its limit)"
             progress.message(f"{checkpoint}: {limits}, so its probabilities are unreliable")
-
-
-def _cross_validated_temperature(
-    headline: str, fitted: dict[str, Any]
-) -> tuple[dict[str, float], dict[str, Sequence[float]]]:
-    """That of the quick model, and its interval, by kind of inference; nothing of another model."""
-    temperatures = {headline: fitted["temperature"]} if "temperature" in fitted else {}
-    return temperatures, {headline: ends} if (ends := fitted.get("temperature_interval")) else {}
-
-
-def _class_means(
-    trainer: Trainer, model: Classifier, pipeline: Pipeline, progress: Progress
-) -> Tensor | None:
-    """Of the features of training images, where held-out ones can calibrate a rule for unlike pictures.
-
-    None of a quick model, which has its rule from all its training images, and where a class has none.
-    """
-    val = trainer.plan.val
-    if val is None or len(val) < FEWEST or isinstance(model.method, Features):
-        return None
-    if not trainer.plan.train.counts().all():
-        return None
-    some = reference_images(trainer.plan.train)
-    features = embed(model, some, pipeline, **_passing(trainer, progress, "features of training images"))
-    return class_means(features, torch.from_numpy(some.targets), model.num_classes)
 
 
 def _run_folder(trainer: Trainer) -> Path:
@@ -256,7 +91,7 @@ def _run_folder(trainer: Trainer) -> Path:
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
-def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
+def _choose(found: dict[str, JudgedCheckpoint], progress: Progress) -> dict[str, Any]:
     """The model that answers by default, by the held-out images; said in a few lines."""
     held = found["last"].held_out
     if held is None:
@@ -278,11 +113,10 @@ def _choose(found: dict[str, Judged], progress: Progress) -> dict[str, Any]:
     return chosen
 
 
-def _cross_validation(checkpoint: Path) -> dict[str, Any]:
+def _cross_validation(checkpoint: Path | None) -> dict[str, Any]:
     """What the quick model found by cross-validation, from its file."""
-    folder = checkpoint if checkpoint.name.startswith("last-") else find_checkpoint(checkpoint, "last")
-    assert folder is not None
-    found = read_saved(folder / WEIGHTS)[0]["about"].get("cross_validation")
+    assert checkpoint is not None
+    found = read_saved(checkpoint / WEIGHTS)[0]["about"].get("cross_validation")
     return {"cross_validation": found} if found else {}
 
 
@@ -301,18 +135,11 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
     }
 
 
-def _infer_teacher(trainer: Trainer, dataset: Dataset, progress: Progress) -> dict[str, Tensor]:
-    """The teacher's class logits by inference, to stand beside its student's."""
-    assert trainer.teacher is not None
-    passing = _passing(trainer, progress, "teacher") | {"fast": _is_slow(trainer)}
-    return infer(trainer.teacher, dataset, trainer.eval_pipeline, **passing).logits
-
-
 def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
     dataset = plan.val or plan.test
-    if dataset is None or trainer.config.method.name == DISTILLED:  # its teacher's run has said it
+    if dataset is None or trainer.config.is_distilled:  # its teacher's run has said it
         return None
     workers = trainer.config.data.workers or 0
     found = measure_views(
@@ -320,7 +147,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
         dataset,
         trainer.eval_pipeline,
         workers=workers,
-        fast=_is_slow(trainer),
+        fast=is_slow(trainer),
     )
     if found is None:
         return None
@@ -336,11 +163,11 @@ def _cost(trainer: Trainer, last: dict[str, Any]) -> dict[str, Any]:
     if trainer.unlabelled is not None:
         seen += trainer.position.taken * (trainer.config.run.unlabelled_batch_size or 0) * views
     cost = describe_cost(trainer, seen, method.inferences, len(method.views))
-    if not isinstance(trainer, FeatureFit):  # with answers from all views, without a backward pass
-        passes = step_passes(trainer.config) * trainer.position.taken
-        cost["training_flop"] = forward_flop(trainer.config, trainer.model, training=True) * passes
+    # With answers from all views, without a backward pass.
+    passes = step_passes(trainer.config) * trainer.position.taken
+    cost["training_flop"] = forward_flop(trainer.config, trainer.model, training=True) * passes
     scores = last.get("test") or last.get("val") or {}
     if "views" in scores.get("anytime", {}):
         flop = cost["inference_flop"]
         flop["anytime"] = round(flop["single"] * scores["anytime"]["views"])
-    return cost | trainer.cost() if isinstance(trainer, Distiller | FeatureFit | Grower) else cost
+    return cost | trainer.cost()

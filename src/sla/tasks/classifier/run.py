@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from sla.anytime import AGREEMENT, AnytimeRule
 from sla.augment.flips import FLIPS, flip_pipelines, makes_mirror_images
 from sla.augment.ops import Pipeline
@@ -23,7 +21,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.folder import find_model_file
+from sla.runs.folder import find_model_file, last_checkpoint
 from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
 from sla.runs.preprocessing import build_train_pipeline, file_images, read_preprocessing
@@ -32,15 +30,13 @@ from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import is_distilled
 from sla.tasks.classifier.evaluation import Outputs, Prepare, infer, infer_averaged
-from sla.tasks.classifier.features import features_steps, is_features
+from sla.tasks.classifier.features import features_steps
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
 from sla.tasks.classifier.opened_model import (
     chosen_checkpoint,
     find_opened_file,
     folders_with,
-    has_begun,
     judged_inference,
     stage_of,
 )
@@ -94,7 +90,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def steps(self) -> int:
         """Of the stage whose model it has, in all."""
-        if self.record is not None and (self.stage == FEATURES or is_features(self.config)):
+        if self.record is not None and (self.stage == FEATURES or self.config.is_features):
             return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
 
@@ -114,7 +110,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
         Nothing in them was learnt from the training images. None where it has no rule for that.
         """
-        if self.checkpoint == FEATURES or not has_begun(self.folder, FEATURES):
+        if self.checkpoint == FEATURES or last_checkpoint(self.folder, FEATURES) is None:
             return None
         quick = Run(self.folder, FEATURES, str(next(self.model.parameters()).device))
         return quick if quick.unlike_rule is not None else None
@@ -148,7 +144,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     def score_table(self) -> ScoreTable:
         """A row for each checkpoint, split and inference."""
-        student = is_distilled(self.config) or self.config.has_stage(DISTIL)
+        student = self.config.is_distilled or self.config.has_stage(DISTIL)
         return make_table(self.result, self.config.method.name, student)
 
     @property
@@ -201,7 +197,16 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         files = as_sequence(files, self.preprocessing.channels)
         if len(files):
             self.warn_if_unfinished()
-        found = predict_images(
+        found = self._predict(files, inference, pipelines, batch_size)
+        if self.quick is not None:
+            headline, pipelines = self.quick.headline, [self.quick.pipeline]
+            found.unlike = self.quick._predict(files, headline, pipelines, batch_size).unlike
+        return found
+
+    def _predict(
+        self, files: Any, inference: str, pipelines: Sequence[Prepare], batch_size: int
+    ) -> Prediction:
+        return predict_images(
             self.model,
             files,
             self.preprocessing,
@@ -212,22 +217,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
             unlike_rule=self.unlike_rule if self.quick is None else None,
             batch_size=batch_size,
         )
-        if self.quick is not None:
-            found.unlike = self.quick._marks(files, batch_size)
-        return found
-
-    def _marks(self, files: Any, batch_size: int) -> Tensor | None:
-        """Which images are unlike all training images, by this model's features."""
-        return predict_images(
-            self.model,
-            files,
-            self.preprocessing,
-            self.classes,
-            self.headline,
-            pipelines=[self.pipeline],
-            unlike_rule=self.unlike_rule,
-            batch_size=batch_size,
-        ).unlike
 
     def use_agreement(self, agreement: float = AGREEMENT, progress: Progress = QUIET) -> AnytimeRule:
         """Let anytime inference agree with aggregation on this share of images, as held-out images showed.
@@ -315,7 +304,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return infer_averaged(FLIPS, self.model, dataset, both, inference, **options)
 
     def _warn_if_never_mirrored(self) -> None:
-        if self.stage == FEATURES or is_features(self.config):  # its features are of published weights
+        if self.stage == FEATURES or self.config.is_features:  # its features are of published weights
             return
         if not makes_mirror_images(build_train_pipeline(self.config)):
             warnings.warn(

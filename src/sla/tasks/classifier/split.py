@@ -16,7 +16,7 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.sampling.protocols import class_subset, hold_out, limited, long_tailed, selection_set
-from sla.tasks.classifier.config import FEATURES, ClassifierConfig, DataConfig, EarlierData
+from sla.tasks.classifier.config import ClassifierConfig, DataConfig, EarlierData
 
 
 def load_data(
@@ -127,7 +127,7 @@ def split_images(
             )
     elif val is None and config.data.hold_out:
         train, val = hold_out(train, config.data.hold_out, seed=config.data.hold_out_seed)
-        purpose = "to evaluate it on" if config.method.name == FEATURES else "to choose the checkpoint"
+        purpose = "to evaluate it on" if config.is_features else "to choose the checkpoint"
         reasons.append(f"{len(val):,} of the training images are held out {purpose}")
     if config.data.per_class:
         train = limited(train, config.data.per_class, config.run.seed)

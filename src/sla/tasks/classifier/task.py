@@ -11,14 +11,8 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.runs.stages import Stage
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import Distiller, is_distilled, plan_student, second_stage
-from sla.tasks.classifier.features import (
-    FeatureFit,
-    features_steps,
-    first_stage,
-    is_features,
-    training_after,
-)
+from sla.tasks.classifier.distil import Distiller, distil_stage, plan_student
+from sla.tasks.classifier.features import FeatureFit, features_stage, features_steps, training_after
 from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
@@ -36,9 +30,9 @@ def plan_run(
 ) -> Plan[ClassifierConfig]:
     """The plan of a run with a teacher has that too, that of a student its unlabelled images."""
     plan = make_plan(config, splits, progress)
-    plan = plan_student(plan, progress) if is_distilled(config) else plan
+    plan = plan_student(plan, progress) if config.is_distilled else plan
     return (
-        replace(plan, taught=find_taught(plan)) if is_distilled(config) or config.has_stage(DISTIL) else plan
+        replace(plan, taught=find_taught(plan)) if config.is_distilled or config.has_stage(DISTIL) else plan
     )
 
 
@@ -47,14 +41,14 @@ def make_stages(plan: Plan[ClassifierConfig], group: Group) -> list[Stage]:
     config = plan.config
     assert config.run.iterations is not None
     kind = Grower if config.is_grown else Trainer
-    kind = FeatureFit if is_features(config) else Distiller if is_distilled(config) else kind
-    steps = features_steps(len(plan.train)) if is_features(config) else config.run.iterations
+    kind = FeatureFit if config.is_features else Distiller if config.is_distilled else kind
+    steps = features_steps(len(plan.train)) if config.is_features else config.run.iterations
     stages = [Stage(MAIN_STAGE, steps, partial(kind, plan, group=group))]
     if config.has_stage(FEATURES):
-        first = Stage(FEATURES, features_steps(len(plan.train)), partial(first_stage, plan, group))
+        first = Stage(FEATURES, features_steps(len(plan.train)), partial(features_stage, plan, group))
         stages = [first, replace(stages[0], build=partial(training_after, plan, group))]
     if config.has_stage(DISTIL):
-        stages.append(Stage(DISTIL, student_steps(config), partial(second_stage, plan, group)))
+        stages.append(Stage(DISTIL, student_steps(config), partial(distil_stage, plan, group)))
     return [
         replace(
             stage,

@@ -12,9 +12,10 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import second_stage_cost
+from sla.tasks.classifier.distil import distil_cost
 from sla.tasks.classifier.features import own_resolution
 from sla.tasks.classifier.trainer import Trainer
+from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import ENOUGH
 
 CHECKPOINTS = 2  # that are tested at the end: last and best; an average comes after a quick model
@@ -37,14 +38,13 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
         tested += min(held_out or test, larger * ENOUGH) * len(method.views)  # are the views recognisable?
     tested *= OVERHEAD
     if stage == DISTIL:
-        part = config.distil
-        step = batch * (3 + (0 if part.cached else part.teacher_views or len(method.views)))
+        step = 3 * batch + config.distil.teacher_passes(len(method.views), images=0, seen=batch)
         tested += OVERHEAD * (held_out + test) * CHECKPOINTS
         return Following(processes * tested / step, held_out / step)
-    step = 3 * batch * (config.method.views_per_step or len(method.views))
+    step = step_passes(config)
     later = 0.0
     if config.has_stage(DISTIL):
-        share, once = second_stage_cost(config, len(plan.train))
+        share, once = distil_cost(config, len(plan.train))
         evaluations = min(config.run.evaluations or 1, student_steps(config)) * held_out / step
         # In steps of the schedule, of which one in AMPLE is taken if as many fit as was thought.
         later = share * (config.run.iterations or 0) + AMPLE * (once + evaluations)
@@ -84,7 +84,7 @@ def keep_pace(stage: str, config: ClassifierConfig, position: Position) -> Class
 def steps_in(plan: Plan[ClassifierConfig], seconds: float, step: float, processes: int = 1) -> int:
     """How many steps of training, of so many seconds each, fit into this time with all that follows."""
     config = plan.config
-    share, once = second_stage_cost(config, len(plan.train))
+    share, once = distil_cost(config, len(plan.train))
     own = following(plan, MAIN_STAGE, processes)
     fit = seconds / step
     besides = own.end + once + (config.run.evaluations or 1) * own.evaluation

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +22,12 @@ from sla.methods.checks import create_memory
 from sla.methods.unlabelled import rising_trust
 from sla.runs.distributed import Group
 from sla.runs.evaluation import answering
-from sla.runs.loop import Loop, is_new
+from sla.runs.folder import last_checkpoint
+from sla.runs.loop import Loop
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_train_pipeline, preprocessing_of
 from sla.sampling.draws import seed_of
-from sla.sampling.loader import Batch, TrainLoader
+from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import build_model, draw_views
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.evaluation import accuracies
@@ -42,13 +44,15 @@ class Trainer(Loop):
     config: ClassifierConfig
     step_module: nn.Module  # made by `prepare`
     teacher: Classifier | None = None  # that is in the result beside this one
+    old_classes = 0  # of the run that this one adds classes to
 
     def __init__(self, plan: Plan[ClassifierConfig], folder: Path, group: Group) -> None:
         config, self.plan = plan.config, plan
         self.config = config
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
-        model = build_model(config, plan.train.classes, plan.train.counts(), first=is_new(folder))
+        starts = last_checkpoint(folder) is None
+        model = build_model(config, plan.train.classes, plan.train.counts(), first=starts)
         method = model.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(config.run.seed, "memory"))
@@ -78,29 +82,13 @@ class Trainer(Loop):
 
     def batches(self, train: Dataset, start_step: int) -> Iterable[Batch]:
         """This process's part of each batch."""
-        seed, count = self.config.run.seed, self.config.run.unlabelled_batch_size
-        labelled = self._loader(train, self.batch_size, seed, start_step)
+        run, sampling = self.config.run, self.config.data.sampling
+        labelled = self.train_loader(train, self.batch_size, run.seed, start_step, sampling)
         if self.unlabelled is None:
             return labelled
+        seed, count = seed_of(run.seed, "unlabelled"), run.unlabelled_batch_size or self.batch_size
         unlabelled = self.on_device(self.unlabelled)
-        own_draws = seed_of(seed, "unlabelled")
-        return pair_batches(
-            labelled, self._loader(unlabelled, count or self.batch_size, own_draws, start_step)
-        )
-
-    def _loader(self, dataset: Dataset, batch_size: int, seed: int, start_step: int) -> TrainLoader:
-        return TrainLoader(
-            dataset,
-            batch_size,
-            seed=seed,
-            steps=self.steps,
-            start_step=start_step,
-            rank=self.group.rank,
-            world_size=self.group.world_size,
-            workers=self.config.data.workers or 0,
-            device=self.device,
-            sampling=self.config.data.sampling,
-        )
+        return pair_batches(labelled, self.train_loader(unlabelled, count, seed, start_step, sampling))
 
     def prepare(self, frozen: bool) -> None:
         """The step to call too: compiled, and wrapped for many processes."""
@@ -181,6 +169,14 @@ class Trainer(Loop):
         return accuracies(
             self.model, self.plan.val, self.eval_pipeline, EVAL_BATCH, workers, self.group, self.progress
         )
+
+    def cost(self) -> dict[str, Any]:
+        """What the result's cost has besides, or instead of, that of the steps."""
+        return {}
+
+    def about(self) -> dict[str, Any]:
+        """What the result says besides."""
+        return {}
 
     def write_weights(self, path: Path) -> None:
         """A classifier for `sla.load`."""

@@ -24,7 +24,7 @@ from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.sampling.loader import Batch
 from sla.tasks.classifier.build import plan_method
-from sla.tasks.classifier.config import AUTO, DISTILLED, ClassifierConfig
+from sla.tasks.classifier.config import AUTO, ClassifierConfig
 
 NO_KEYS = np.empty(0, np.uint64)
 
@@ -106,7 +106,7 @@ def _method(config: ClassifierConfig) -> Method:
 
 def _learns(config: ClassifierConfig) -> bool:
     """Whether images without labels are used: by the method, or as a student's images."""
-    return config.method.name == DISTILLED or bool(_method(config).unlabelled_parts)
+    return config.is_distilled or bool(_method(config).unlabelled_parts)
 
 
 def find_taught(plan: Plan[ClassifierConfig]) -> Dataset | None:

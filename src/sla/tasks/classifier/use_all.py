@@ -8,7 +8,6 @@ from sla.disk import replacing
 from sla.errors import InputError, shown
 from sla.runs.folder import RESULT, read_result
 from sla.tasks.classifier.config import AVERAGED, FEATURES, ClassifierConfig
-from sla.tasks.classifier.features import is_features
 from sla.tasks.classifier.run import Run
 
 
@@ -29,7 +28,7 @@ def config_for_all(run: Run) -> ClassifierConfig:
             "stages": ("train",),
             "mix": None,
         }
-    if is_features(config) or run.checkpoint == FEATURES or config.run.epochs is not None:
+    if config.is_features or run.checkpoint == FEATURES or config.run.epochs is not None:
         changes["run"] = config.run.model_copy(update={"iterations": None, "pace": None})
     elif config.run.pace is not None:  # its minutes are over
         length = {"iterations": run.result["cost"]["iterations"], "minutes": None, "pace": None}

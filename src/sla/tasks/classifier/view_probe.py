@@ -16,13 +16,13 @@ from sla.datasets.load import load
 from sla.errors import InputError
 from sla.images.files import in_threads
 from sla.images.storage import OnBadImage
-from sla.images.store import ArrayImages, Dataset
+from sla.images.store import ArrayImages, Dataset, spread
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import TINY, has_pretrained, native_size
 from sla.sampling.draws import Draws, seed_of
 from sla.sampling.loader import EvalLoader, TrainLoader
 from sla.sampling.protocols import hold_out
-from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, count_views, spread
+from sla.tasks.classifier.view_accuracy import ENOUGH, ViewAccuracy, count_views
 from sla.views import Views, expand_views, parse_views, take_views
 
 CANDIDATES = ("rot4", "rot2", "rgb3", "rgb6", "rot4*rgb3")

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sla.images.store import Dataset
 from sla.runs.distributed import Group
-from sla.runs.loop import Loop, is_new
+from sla.runs.folder import last_checkpoint
+from sla.runs.loop import Loop
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.weights import with_first_weights
@@ -31,7 +32,7 @@ class FewShotTrainer(Loop):
         config, part, self.plan = plan.config, plan.config.episodes, plan
         assert part.per_step is not None
         self.per_step = part.per_step
-        model = build_first_model(plan, first=is_new(folder))
+        model = build_first_model(plan, first=last_checkpoint(folder) is None)
         names = model.inferences
         super().__init__(
             model, config, plan.train, folder, Group(), losses=(), inferences=names, headline=names[-1]

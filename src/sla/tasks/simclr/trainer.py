@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from sla.images.store import Dataset, spread
 from sla.runs.distributed import Group
-from sla.runs.loop import Loop, is_new
+from sla.runs.folder import last_checkpoint
+from sla.runs.loop import Loop
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.weights import with_first_weights
@@ -36,7 +37,7 @@ class SimCLRTrainer(Loop):
         config, self.plan = plan.config, plan
         assert config.run.batch_size is not None
         self.batch_size = config.run.batch_size
-        model = build_first_model(plan, first=is_new(folder))
+        model = build_first_model(plan, first=last_checkpoint(folder) is None)
         model.group = group
         super().__init__(
             model,
@@ -52,18 +53,8 @@ class SimCLRTrainer(Loop):
 
     def batches(self, train: Dataset, start_step: int) -> TrainLoader:
         """This process's part of each batch."""
-        return TrainLoader(
-            train,
-            self.batch_size,
-            seed=self.config.run.seed,
-            steps=self.steps,
-            start_step=start_step,
-            rank=self.group.rank,
-            world_size=self.group.world_size,
-            workers=self.config.data.workers or 0,
-            device=self.device,
-            sampling=self.config.data.sampling,
-        )
+        config = self.config
+        return self.train_loader(train, self.batch_size, config.run.seed, start_step, config.data.sampling)
 
     def prepare(self, frozen: bool) -> None:
         """The step to call too, wrapped for many processes."""
