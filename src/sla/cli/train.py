@@ -92,6 +92,8 @@ def train(
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import default_folder
+    from sla.tasks.classifier.config import ClassifierConfig
+    from sla.tasks.classifier.use_all import check_use_all
     from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
@@ -124,6 +126,11 @@ def train(
     out = choose_out(out, resume, default_folder(settings.data.source))
     if compare is not None:
         allow_typed({"method.name": compare})
+    if use_all:
+        if not isinstance(settings, ClassifierConfig):
+            raise InputError("--use-all is for classifiers")
+        if not resume:
+            check_use_all(settings, out)
     jobs = list_jobs(tree, out, seeds, compare, equal_cost)
     refuse_begun(jobs, resume, seeds is not None)
     if dry_run:
@@ -169,22 +176,25 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
 
 def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
-    from sla.errors import InputError, shown
+    from sla.errors import shown
     from sla.runs.distributed import process_numbers
-    from sla.session import open_run
     from sla.tasks.classifier.run import Run
-    from sla.tasks.classifier.use_all import config_for_all, keep_judgement
+    from sla.tasks.classifier.use_all import (
+        config_for_all,
+        folder_for_all,
+        judgement_of,
+        write_judgement,
+    )
 
-    if not isinstance(judged, Run):
-        raise InputError("--use-all is for classifiers")
-    config, out = config_for_all(judged), judged.folder.absolute().with_name(f"{judged.folder.name}-all")
+    assert isinstance(judged, Run)
+    config, out = config_for_all(judged), folder_for_all(judged.folder)
     say(f"training again on all images, with the held-out ones, in {shown(out)}")
     if not judged.result["images"].get("test"):
         say(f"no images are left to evaluate it on; expect about the accuracy of {shown(judged.folder)}")
-    run = train_one(config, out, (out / "config.yaml").exists(), report=False)
-    if process_numbers().rank == 0:
-        keep_judgement(out, judged)
-    return open_run(run.folder)
+    begun = (out / "config.yaml").exists()
+    if process_numbers().rank == 0 and not begun:
+        write_judgement(out, judgement_of(judged))
+    return train_one(config, out, begun, report=False)
 
 
 def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:

@@ -15,6 +15,7 @@ from sla.runs.config import TrainingConfig, differing_keys, read_config, validat
 from sla.trees import parse_json
 
 CONFIG, RESULT, IMAGES = "config.yaml", "result.json", "images.safetensors"
+JUDGED = "judged_by.json"  # of a run on all images: what the run before it says
 PACE = "pace.csv"  # where the schedule stood during a run with a deadline
 MAIN_STAGE = "train"
 # Fitted ones are from 1/20 to 20.
@@ -37,7 +38,7 @@ def default_folder(source: str, ending: str = "") -> Path:
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
     # A run that failed before its first checkpoint is no run: its place is free again.
-    unfinished = {".lock", CONFIG, IMAGES, "metrics.csv", PACE, "tensorboard"}
+    unfinished = {".lock", CONFIG, IMAGES, JUDGED, "metrics.csv", PACE, "tensorboard"}
     entries = list(folder.iterdir()) if folder.is_dir() else []
     names = {one.name for one in entries if not (one.is_dir() and not any(one.iterdir()))}  # or a stage's
     taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
@@ -77,7 +78,7 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def _remove_if_unused(folder: Path) -> None:
     """A run that could not even start leaves nothing behind."""
     there = {entry.name for entry in folder.iterdir()}
-    if there <= {".lock", IMAGES}:
+    if there <= {".lock", IMAGES, JUDGED}:
         for name in there:
             (folder / name).unlink()
         folder.rmdir()

@@ -33,7 +33,6 @@ from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
-from sla.tasks.classifier.use_all import keep_judgement
 from sla.tasks.registry import make_config
 
 
@@ -265,15 +264,6 @@ def test_each_model_answers_by_the_inference_it_was_judged_by(two_stage_run, tmp
     shown = {one.name: one for one in compare_models(Run(folder, "last"), "test", count)}
     top1 = result["accuracies"]["last"]["test"]["aggregated"]["top1"]
     assert shown["the trained model"].right == round(top1 * count / 100)
-    other = shutil.copytree(folder, tmp_path / "all")
-    judged = SimpleNamespace(
-        checkpoint="last", headline="aggregated", temperatures={}, folder=folder, result=result
-    )
-    keep_judgement(other, judged)
-    assert json.loads((other / "result.json").read_text())["chosen"]["inference"] == "aggregated"
-    keep_judgement(other, SimpleNamespace(**vars(judged) | {"checkpoint": "averaged", "headline": "single"}))
-    kept = json.loads((other / "result.json").read_text())["chosen"]
-    assert (kept["checkpoint"], kept["inference"]) == ("averaged", "single")
 
 
 def test_a_cosine_head_is_not_averaged(two_stage_run, tiny_settings, finished_run, tmp_path):
@@ -505,6 +495,51 @@ def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
     assert whole.result["judged_by"]["run"] == "run"
     assert whole.result["judged_by"]["val"] == quick_run.result["accuracies"]["last"]["val"]
     assert set(whole.temperatures) == {"single"}
+
+
+def test_a_run_on_all_images_keeps_the_judgement_when_it_is_resumed(two_stage_run, tmp_path):
+    """Its temperatures are those of the run before, in its scores too, whoever ends it."""
+    folder = shutil.copytree(two_stage_run.folder, tmp_path / "run")
+    result = json.loads((folder / "result.json").read_text())
+    result["chosen"] |= {"checkpoint": "averaged", "inference": "single"}
+    (folder / "result.json").write_text(json.dumps(result))
+    command("train", "--resume", "--out", folder, "--use-all", "--no-report")
+    whole = Run(tmp_path / "run-all")
+    result = json.loads((whole.folder / "result.json").read_text())
+    judged = Run(folder)
+    assert result["images"]["val"] == 0
+    assert whole.checkpoint == judged.checkpoint == "averaged"
+    assert whole.temperatures == judged.temperatures != {}
+    assert (whole.headline, result["judged_by"]["run"]) == (judged.headline, "run")
+    tested = result["accuracies"][whole.checkpoint]["test"][whole.headline]
+    assert tested["nll"] == pytest.approx(whole.evaluate().scores(whole.temperatures)[whole.headline]["nll"], abs=1e-6)
+    (whole.folder / "result.json").unlink()
+    command("train", "--resume", "--out", whole.folder, "--no-report")
+    again = json.loads((whole.folder / "result.json").read_text())
+    for key in ("judged_by", "temperatures", "chosen", "accuracies"):
+        assert again[key] == result[key]
+    (whole.folder / "judged_by.json").write_text('{"run": 3}')
+    (whole.folder / "result.json").unlink()
+    refused("judged_by.json: damaged", command, "train", "--resume", "--out", whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["photos"], "has held-out images of its own"),
+        (["list.csv"], "has held-out images of its own"),
+        (["digits", "--set", "data.hold_out=0"], "holds nothing out"),
+        (["digits", "--out", "begun"], "begun-all: exists already; --resume continues what was begun"),
+    ],
+)
+def test_use_all_is_refused_before_anything_is_trained(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos/train/a", "photos/valid/a", "begun-all"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "list.csv").write_text("path,label,split\n1.png,a,train\n2.png,a,VAL\n")
+    (tmp_path / "begun-all" / "config.yaml").write_text("")
+    refused(message, command, "train", *words, "--use-all")
+    assert not (tmp_path / "runs").exists()
 
 
 def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):

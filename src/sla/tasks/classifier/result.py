@@ -19,6 +19,7 @@ from sla.tasks.classifier.features import features_config, features_flop
 from sla.tasks.classifier.judge import Judge, JudgedCheckpoint, is_slow
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.classifier.unlabelled import step_passes
+from sla.tasks.classifier.use_all import read_judgement
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
@@ -38,6 +39,9 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
             judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, progress)
+    if (judgement := read_judgement(folder)) is not None:
+        chosen = judgement.apply(found, chosen)
+        judged = {name: (judged[name][0], one) for name, one in found.items()}
     # From here on nothing is chosen.
     scores: dict[str, dict[str, Any]] = {}
     for name, (step, one) in judged.items():
@@ -54,6 +58,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         },
         "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
         **({} if chosen is None else {"chosen": chosen}),
+        **({} if judgement is None else {"judged_by": judgement.about()}),
         **trainer.about(),
         **_cross_validation(quick or last_checkpoint(trainer.folder)),
         "seed": trainer.config.run.seed,
