@@ -1,6 +1,7 @@
 """Several runs by one command: seeds, another method at the same length or cost, resumed, and their table."""
 
 import json
+import shutil
 import statistics
 
 import pytest
@@ -9,6 +10,8 @@ from commands import sla
 from refusals import refused
 from sla.cli.several import list_jobs
 from sla.compare.comparison import compare
+from sla.compare.seeds import compare_seeds
+from sla.runs.defaults import override
 from sla.tasks.classifier.run import Run
 
 SMALL = ("--backbone", "convnet4", "--set", "model.options={width: 4}", "--set", "run.compile=false")
@@ -110,11 +113,39 @@ def test_a_dry_run_says_both_lengths_once(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_finished_seeds_of_another_configuration_are_refused(both, tmp_path):
+    folder, _ = both
+    copied = shutil.copytree(folder, tmp_path / "copy")
+    words = ("train", "digits", "--method", "sla", "--iterations", 7, "--seeds", 2, *SMALL)
+    refused(
+        "cannot resume with another configuration: run.iterations: ",
+        sla,
+        *words,
+        "--resume",
+        "--out",
+        copied / "run",
+    )
+
+
+def test_seeds_on_other_images_are_not_averaged(both, tmp_path):
+    folder, _ = both
+    runs = [Run(shutil.copytree(folder / f"run-seed{seed}", tmp_path / str(seed))) for seed in (1, 2)]
+    runs[1].result["images"]["test"] -= 1
+    refused("not as many images as .*1 is judged on", compare_seeds, runs)
+    runs[1].result["images"]["test"] += 1
+    runs[1].config = override(runs[1].config, "data", per_class=19)
+    refused("other data than .*: data.per_class", compare_seeds, runs)
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--equal-cost"], "--equal-cost is for --compare"),
         (["--equal-cost", "--compare", "features"], "features is not trained for a number of FLOP"),
+        (
+            ["--equal-cost", "--compare", "baseline", "--method", "features"],
+            "features is not trained for a number of FLOP",
+        ),
         (["--seeds", "2", "--use-all"], "--seeds is for classifiers, without --use-all"),
     ],
 )

@@ -96,3 +96,19 @@ def test_what_cannot_be_is_refused_before_the_work(stopped, finished_run, tmp_pa
     words = ("data", "check", digits, "--labels", "--run", finished_run.folder, "--out", tmp_path / "x.txt")
     assert "ends in .html" in stopped(2, *words)
     assert "not a run" in stopped(2, "data", "check", digits, "--labels", "--run", tmp_path)
+
+
+def test_a_csv_of_somebody_else_is_not_written_over(stopped, finished_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("sla.datasets.check.check", lambda *_, **__: pytest.fail("it was checked"))
+    monkeypatch.chdir(tmp_path)
+    digit_files(load("digits").test, range(4), tmp_path / "digits")
+    own = tmp_path / "labels.csv"
+    own.write_text(text := "path,label\ndigits/0.png,0\n")
+    for data in ("labels.csv", "digits"):
+        words = ("data", "check", data, "--labels", "--run", finished_run.folder)
+        assert "labels.csv: exists, and is not a table of this command" in stopped(2, *words)
+    own.write_text(",".join(COLUMNS) + "\n")
+    assert "would replace it" in stopped(2, "data", "check", "labels.csv", "--labels")
+    assert own.read_text() == ",".join(COLUMNS) + "\n"
+    own.write_text(text)
+    assert not (tmp_path / "labels.html").exists()

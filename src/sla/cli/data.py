@@ -119,12 +119,16 @@ def _open_judge(
     """What judges the labels, refused before any work where it cannot; corrupt pictures are skipped."""
     from sla.cli.output import check_writable
     from sla.datasets.load import load
+    from sla.report.labels import refuse_other_table
     from sla.runs.defaults import override
     from sla.tasks.classifier.label_check import check_by_features, check_by_run, stored_size
     from sla.tasks.classifier.run import Run
 
     check_writable(out, ".html")
-    check_writable(out.with_suffix(".csv"))
+    check_writable(table := out.with_suffix(".csv"))
+    refuse_other_table(table)
+    if table.exists() and Path(data).exists() and table.samefile(data):
+        raise InputError(f"{shown(data)}: the table of doubted labels would replace it: name another --out")
     if run is not None:
         opened = Run(run)
         if root is not None:
@@ -141,6 +145,8 @@ def _check_labels(found: "LabelCheck", out: Path, name: str) -> None:
     say(f"labels: {lead(found)}")
     for note in found.notes:
         say(f"labels: {note}")
+    if len(found.doubts) > SHOWN:
+        say(f"labels: the first {SHOWN} of {len(found.doubts):,}:")
     for one in found.doubts[:SHOWN]:
         label, suggested = found.classes[one.label], found.classes[one.suggested]
         say(f"labels: {shown(one.name)}: {shown(label)}, or {shown(suggested)}?")

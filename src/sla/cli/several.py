@@ -1,5 +1,6 @@
 """`sla train --seeds` and `--compare`: several runs by one command, one after the other, and their table."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,8 +32,9 @@ def list_jobs(
 
     if equal_cost and compare is None:
         raise InputError("--equal-cost is for --compare: it gives the other method the same FLOP")
-    if equal_cost and compare in ("features", "distilled"):
-        raise InputError(f"--equal-cost: {compare} is not trained for a number of FLOP")
+    for method in (compare, (tree.get("method") or {}).get("name")) if equal_cost else ():
+        if method in ("features", "distilled"):
+            raise InputError(f"--equal-cost: {method} is not trained for a number of FLOP")
     out, found = out if out.name else out.absolute(), list[Job]()
     given = (tree.get("run") or {}).get("seed")
     first = 1 if given is None else given
@@ -80,16 +82,19 @@ def train_job(
     """A run of the command; of several seeds, what is finished is not done again."""
     from sla.cli.train import train_one
     from sla.errors import shown
-    from sla.runs.folder import has_result
+    from sla.runs.defaults import with_absolute_paths
+    from sla.runs.folder import CONFIG, has_result, read_run_config, refuse_differences
     from sla.session import open_run
     from sla.tasks.registry import make_config, with_values
 
+    cost = {} if job.cost_of is None else same_cost(job.cost_of)
+    config = make_config(with_values(tree, {**job.settings, **cost}), where)
     if several and resume and has_result(job.folder):
+        stored = make_config(read_run_config(job.folder), f"{job.folder}/{CONFIG}")
+        refuse_differences(stored, with_absolute_paths(config), job.folder)
         return open_run(job.folder)
     if several:
         say(f"run: {shown(job.folder)}")
-    cost = {} if job.cost_of is None else same_cost(job.cost_of)
-    config = make_config(with_values(tree, {**job.settings, **cost}), where)
     begun = resume and (job.folder / "config.yaml").exists()
     alone = not several and "method.name" not in job.settings
     return train_one(config, job.folder, resume if alone else begun, report)
@@ -121,16 +126,18 @@ def print_seeds(runs: "Sequence[OpenedRun]") -> None:
     print_table(header, list(_rows(table)))
     say("* the headline. The interval is over seeds (Student's t), on the same images.")
     for first, other, points in table.differences():
+        ends = "in every seed" if math.isnan(points.low) else points.ends("+.1f")
         verdict = {1: "better", -1: "worse", 0: "no clear difference"}[points.sign]
         say(
             f"{first.method} ({first.inference}) against {other.method} ({other.inference}), paired by seed: "
-            f"{points.mean:+.2f} points ({points.ends('+.1f')}): {verdict}"
+            f"{points.mean:+.2f} points ({ends}): {verdict}"
         )
 
 
 def _rows(table: "SeedTable") -> Iterator[tuple[str, ...]]:
     for row in table.rows:
         star = " *" if table.headlines[row.method] == row.inference else ""
-        mean, low, high = row.mean
+        mean, low, _ = found = row.mean
+        ends = "all seeds equal" if math.isnan(low) else found.ends()
         values = (f"{row.values[seed]:.2f}" for seed in table.seeds)
-        yield f"{row.method}, {row.inference}{star}", *values, f"{mean:.2f}", f"{low:.1f} to {high:.1f}"
+        yield f"{row.method}, {row.inference}{star}", *values, f"{mean:.2f}", ends

@@ -1,9 +1,12 @@
 """Runs that differ in their seed, side by side: the mean over seeds, and two methods paired by seed."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sla.stats import Interval, interval, paired
+from sla.errors import InputError, shown
+from sla.runs.config import differing_keys
+from sla.stats import TINY, Interval, interval, paired
 from sla.tasks.classifier.run import Run
 
 CHOSEN = "as chosen"
@@ -19,8 +22,8 @@ class SeedRow:
 
     @property
     def mean(self) -> Interval:
-        """Over the seeds, with its 95% interval by Student's t."""
-        return interval(list(self.values.values()))
+        """Over the seeds, with its 95% interval by Student's t; unknown (nan) where all are equal."""
+        return _known(interval(list(self.values.values())))
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,16 @@ class SeedTable:
             (
                 first,
                 other,
-                paired([first.values[s] for s in self.seeds], [other.values[s] for s in self.seeds]),
+                _known(paired([first.values[s] for s in self.seeds], [other.values[s] for s in self.seeds])),
             )
             for other in others
         ]
+
+
+def _known(found: Interval) -> Interval:
+    """Few seeds that happen to agree say nothing about how far others would differ."""
+    equal = found.high - found.low < TINY
+    return Interval(found.mean, math.nan, math.nan) if equal else found
 
 
 def compare_seeds(runs: Sequence[Run]) -> SeedTable:
@@ -58,6 +67,11 @@ def compare_seeds(runs: Sequence[Run]) -> SeedTable:
     on the seed. The last checkpoint is taken, and what the run itself chose where that is another.
     """
     first = runs[0]
+    for run in runs[1:]:
+        if other := [line for line in differing_keys(run.config, first.config) if line.startswith("data.")]:
+            raise InputError(f"{shown(run.folder)}: other data than {shown(first.folder)}: {other[0]}")
+        if any(run.result["images"][part] != first.result["images"][part] for part in ("val", "test")):
+            raise InputError(f"{shown(run.folder)}: not as many images as {shown(first.folder)} is judged on")
     split = "test" if first.result["images"]["test"] else "val"
     found: dict[tuple[str, str], dict[int, float]] = {}
     headlines = {}

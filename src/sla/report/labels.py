@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sla.datasets.spreadsheet_cells import escape_cell
 from sla.disk import replacing
-from sla.errors import shown
+from sla.errors import InputError, shown
 from sla.report.page import render, write
 from sla.report.pictures import Card, short_name
 from sla.tasks.classifier.label_doubts import Doubt, LabelCheck
@@ -39,6 +39,15 @@ def label_page(check: LabelCheck, name: str, table: str) -> str:
         pictures=label_cards(check.doubts[:SHOWN], classes),
         pairs=[(classes[label], classes[other], count) for (label, other), count in pairs],
     )
+
+
+def refuse_other_table(path: Path) -> None:
+    """A CSV that is not a table of doubted labels is somebody's: it is not written over."""
+    if not path.exists():
+        return
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        if tuple(next(csv.reader(file), ())) != COLUMNS:
+            raise InputError(f"{shown(path)}: exists, and is not a table of this command: name another --out")
 
 
 def write_label_table(check: LabelCheck, path: Path) -> None:

@@ -129,8 +129,8 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
     """From pretrained weights the quick model comes first; in a minute there is time for nothing else."""
     if config.stages is not None or config.model.weights != "pretrained" or config.method.name in QUICK_ALONE:
         return config
-    given = "name" in config.method.model_fields_set
-    if not given and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
+    asked = {"name", "views", "views_per_step"} & config.method.model_fields_set or config.data.unlabelled
+    if not asked and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
         reasons.append("up to a minute: the quick model alone, without training")
         return override(config, "method", name=FEATURES)
     return config.model_copy(update={"stages": (FEATURES, "train")})
