@@ -5,11 +5,10 @@ import warnings
 from dataclasses import replace
 
 from sla.augment.mixing import parse_mix
-from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, SLAWarning
 from sla.images.files import available_cores
-from sla.images.store import Dataset, Splits, spread
+from sla.images.store import Dataset, Splits
 from sla.methods import METHODS, method_options, takes_views
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import (
@@ -19,11 +18,8 @@ from sla.runs.defaults import (
     choose_device,
     choose_input,
     fill_missing,
-    has_pretrained,
     measure_backbone,
-    native_size,
     override,
-    small_backbone,
     usual_precision,
     warn_of_contradictions,
     with_absolute_paths,
@@ -31,7 +27,7 @@ from sla.runs.defaults import (
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import build_pipelines, build_train_pipeline
-from sla.runs.weights import describe_start, origin_resolution, warn_of_other_input, with_origin
+from sla.runs.weights import warn_of_other_input, with_origin
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import (
     AUTO,
@@ -41,19 +37,16 @@ from sla.tasks.classifier.config import (
     OPTION_FIELDS,
     ClassifierConfig,
 )
-from sla.tasks.classifier.features import check_features, features_steps, own_resolution
+from sla.tasks.classifier.features import check_features, features_steps
 from sla.tasks.classifier.growth_images import find_grown_images
 from sla.tasks.classifier.imbalance import choose_imbalance
+from sla.tasks.classifier.model_defaults import choose_model
 from sla.tasks.classifier.split import load_data, same_classes, split_images
 from sla.tasks.classifier.unlabelled import add_unlabelled, check_unlabelled, choose_strong
 from sla.views import check_view_0, parse_views
 
 LEAST_STEPS = 2000
 MOST_COPIES = 10  # of an image in a batch
-QUICK_ALONE = (FEATURES, DISTILLED)  # methods without the quick model before them
-SMALLEST, FEW = 24, 5_000  # pixels from which, and images up to which, small pictures suit published weights
-SAMPLE = 64  # pictures that say whether all are grey
-QUICK_MINUTES = 1.0  # up to which a run from pretrained weights is the quick model alone
 
 
 def make_plan(
@@ -74,21 +67,7 @@ def make_plan(
     check_model(config)
     if splits is not None and (config.data.classes is not None or config.is_grown):
         raise InputError("data.classes and grow.run are for data that is named: a folder or a dataset")
-    if isinstance(splits, Objects):
-        grey, native = splits.channels == 1, splits.native
-    elif splits is not None:
-        grey, native = splits.train.images.shape[0] == 1, max(splits.train.images.shape[1:])
-        config = fill_missing(config, "data", stored_size=native)
-    elif config.data.earlier:  # with everything as in the run before
-        grey, native = False, config.data.stored_size or 1
-    else:
-        grey, native = _native(config)
-        if native <= TINY:  # stored as they are; how many there are matters
-            config = fill_missing(config, "data", stored_size=native)
-            splits = load_data(config.data, progress=progress)
-            grey = _is_grey(splits.train)
-    images = _count_images(config, splits)
-    config = _choose_model(config, native, grey, images, [] if config.is_grown else reasons)
+    config, splits = choose_model(config, splits, reasons, progress)
     _warn_of_unused_options(config)
     if isinstance(splits, Objects):
         splits = splits.load(config.data.stored_size, progress=progress)
@@ -109,18 +88,9 @@ def make_plan(
     config, reasons = config.model_copy(update={"method": method}), [*reasons, *found]
     config = choose_training(config, len(train), reasons)
     config = choose_strong(config)
-    uses_views = takes_views(config.method.name)
-    if config.method.views == AUTO and not uses_views:
+    if config.method.views == AUTO and not takes_views(config.method.name):
         config = override(config, "method", views="none")
-    views = f", {config.method.views}" if uses_views else ""
-    mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
-    if config.is_features:
-        reasons.append("method features: logistic regression on frozen features, its penalty cross-validated")
-    else:
-        smoothed = config.method.label_smoothing
-        mixed += f"; label smoothing {smoothed:g}" if smoothed else ""
-        reasons.append(f"method {config.method.name}{views}; augmentation {config.augment or 'none'}{mixed}")
-        reasons.append(f"{config.optimizer.name}, learning rate {config.optimizer.learning_rate:g}")
+    reasons += _describe_method(config)
     if config.method.views != AUTO:
         config = choose_views_per_step(config, reasons)
         _check_views(config)
@@ -128,6 +98,20 @@ def make_plan(
     test = splits.test and same_classes(splits.test, train.classes)
     plan = Plan(config, train, val, test, tuple(reasons), splits.train, splits.val is None, given=given)
     return add_unlabelled(plan, splits.unlabelled, progress)
+
+
+def _describe_method(config: ClassifierConfig) -> list[str]:
+    """How it learns, in a line or two."""
+    mixed = f"; mix {config.mix}" if parse_mix(config.mix) is not None else ""
+    if config.is_features:
+        return ["method features: logistic regression on frozen features, its penalty cross-validated"]
+    part, optimizer = config.method, config.optimizer
+    views = f", {part.views}" if takes_views(part.name) else ""
+    mixed += f"; label smoothing {part.label_smoothing:g}" if part.label_smoothing else ""
+    return [
+        f"method {part.name}{views}; augmentation {config.augment or 'none'}{mixed}",
+        f"{optimizer.name}, learning rate {optimizer.learning_rate:g}",
+    ]
 
 
 def with_views(plan: Plan[ClassifierConfig], views: str, method: str | None = None) -> Plan[ClassifierConfig]:
@@ -151,127 +135,16 @@ def _warn_of_unused_options(config: ClassifierConfig) -> None:
             warnings.warn(f"method.{name} has no effect: method {part.name} has no such option", SLAWarning)
 
 
-def _native(config: ClassifierConfig) -> tuple[bool, int]:
-    """Whether pictures are grey, and their pixels a side."""
-    known = CATALOGUE.get(config.data.source)
-    return known is not None and known.shape[0] == 1, native_size(config.data.source)
+def _count_views(config: ClassifierConfig) -> int:
+    """Views of the method; 1 where it takes none, or where they are still to be chosen."""
+    part = config.method
+    return len(parse_views(part.views)) if takes_views(part.name) and part.views != AUTO else 1
 
 
 def _choose_precision(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
     config = fill_missing(config, "run", precision=usual_precision(config.run.device or "cpu"))
     reasons.append(f"device {config.run.device}, {config.run.precision}")
     return config
-
-
-def _is_grey(images: Dataset) -> bool:
-    """Whether pictures have no colour, by a sample: files of grey ones are read as colour."""
-    if images.images.shape[0] == 1:
-        return True
-    seen = images.read(spread(len(images), SAMPLE)).images
-    return bool((seen == seen[:, :1]).all())
-
-
-def _count_images(config: ClassifierConfig, splits: Splits | Objects | None) -> int | None:
-    """Training images, where they are at hand; a limit per class counts."""
-    if splits is None:
-        return None
-    if isinstance(splits, Objects):
-        return len(splits.parts["train"])
-    images, per_class = len(splits.train), config.data.per_class
-    return images if per_class is None else min(images, per_class * splits.train.num_classes)
-
-
-def _suits_small_network(config: ClassifierConfig, native: int, grey: bool, images: int | None) -> bool:
-    """Whether pictures are for a CIFAR network from scratch: small ones, unless published weights do better.
-
-    A few small pictures in colour are classified far better by such weights, enlarged to what these expect
-    (docs/photographs.md), at many times the cost of a pass.
-    """
-    model = config.model
-    if native > TINY or model.weights == "pretrained":
-        return False
-    if grey or model.backbone or model.weights or not has_pretrained():
-        return True
-    return native < SMALLEST or images is None or images > FEW
-
-
-def _choose_model(
-    config: ClassifierConfig, native: int, grey: bool, images: int | None, reasons: list[str]
-) -> ClassifierConfig:
-    """Backbone, weights, resolution, and the size at which pictures are stored."""
-    slow = config.run.device == "cpu"
-    why = "" if config.model.backbone else _kind_of_pictures(native)  # no reason for the person's own choice
-    if _suits_small_network(config, native, grey, images):
-        config = fill_missing(
-            config, "model", backbone=small_backbone(slow), weights="none", resolution=native
-        )
-        config = fill_missing(config, "data", stored_size=native)
-        start = describe_start(config)
-        if config.is_distilled:
-            start = "from its teacher's weights if the backbone is the same"
-        reasons.append(f"{why}{config.model.backbone}, {start}, at {config.model.resolution} pixels")
-        config = _choose_method(config)
-        # Grey tiny pictures are mostly characters: a mirrored one is another.
-        chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
-        return config.model_copy(update={"augment": config.augment or chosen})
-    pretrained = has_pretrained() and not grey
-    chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
-    has_weights = has_pretrained(chosen) and not grey
-    resolution = min(128 if slow else 224, max(96, native // 32 * 32))
-    config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
-    resolution = origin_resolution(config) or own_resolution(config) or resolution
-    config = _choose_method(_choose_stages(config, reasons))
-    own = own_resolution(config) or resolution
-    if config.has_stage(FEATURES):
-        reasons.append(
-            f"first the quick model, on frozen features at {own} pixels; then training from its head"
-        )
-    config = fill_missing(config, "model", resolution=own if config.is_features else resolution)
-    # A little larger than what the network sees, so that a box of the picture keeps its detail.
-    seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
-    config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7))
-    reasons.append(
-        f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
-    )
-    smallest = 0.35 if config.model.weights != "none" else 0.2
-    return config.model_copy(update={"augment": config.augment or f"resized({smallest}), flip"})
-
-
-def _kind_of_pictures(native: int) -> str:
-    return f"pictures of {native} pixels: " if native <= TINY else "photographs: "
-
-
-def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierConfig:
-    """From pretrained weights the quick model comes first; in a minute there is time for nothing else."""
-    if config.stages is not None or config.model.weights != "pretrained" or config.method.name in QUICK_ALONE:
-        return config
-    given = "name" in config.method.model_fields_set
-    if not given and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
-        reasons.append("up to a minute: the quick model alone, without training")
-        return override(config, "method", name=FEATURES)
-    return config.model_copy(update={"stages": (FEATURES, "train")})
-
-
-def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
-    """SLA with one view per step, better at the same cost (`sla reproduce views`), or what is named.
-
-    From published weights plain labels, which were as good (docs/photographs.md), unless views, a student or
-    unlabelled images are asked for.
-    """
-    named = config.method.model_fields_set
-    if "name" in named or config.is_grown:
-        return config
-    uses_views = named & {"views", "views_per_step"} or config.data.unlabelled or config.has_stage(DISTIL)
-    config = override(config, "method", name="sla")
-    if config.model.weights == "pretrained" and not uses_views:
-        return override(config, "method", name="baseline")
-    return config if "views_per_step" in named else override(config, "method", views_per_step=1)
-
-
-def _count_views(config: ClassifierConfig) -> int:
-    """Views of the method; 1 where it takes none, or where they are still to be chosen."""
-    part = config.method
-    return len(parse_views(part.views)) if takes_views(part.name) and part.views != AUTO else 1
 
 
 def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -> ClassifierConfig:
