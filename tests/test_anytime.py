@@ -12,10 +12,11 @@ from torch.testing import assert_close
 import sla
 from refusals import refused
 from sla.anytime import AnytimeRule, classify_until_settled, margins, running_averages, settle
+from sla.datasets.load import load
 from sla.errors import InputError
 from sla.stats import at_most
 from sla.tasks.classifier.anytime import LEVELS, calibrate, choose_order, find_rules
-from sla.tasks.classifier.evaluation import Outputs
+from sla.tasks.classifier.evaluation import Outputs, infer
 
 RULE = AnytimeRule((2, 0, 3, 1), 1.5, 0.95, 100)
 
@@ -212,6 +213,17 @@ def test_a_method_that_aggregates_otherwise_gets_no_rule():
 
     assert sla.Classifier(Counting(), 5, Own()).aggregates_by_view  # found by its numbers, as above
     assert not sla.Classifier(Counting(), 5, Plain()).aggregates_by_view
+
+
+def test_with_aggregation_no_view_goes_through_the_network_twice(finished_run):
+    run, dataset = sla.open_run(finished_run.folder), load("digits").test.subset(range(20))
+    run.model.anytime_rule = AnytimeRule((2, 0, 1, 3), 0.5)
+    alone, passed = infer(run.model, dataset, run.pipeline, inferences=("anytime",)), []
+    run.model.backbone.register_forward_hook(lambda _, given, __: passed.append(len(given[0])))
+    both = infer(run.model, dataset, run.pipeline, inferences=("aggregated", "anytime"))
+    assert sum(passed) == 4 * 20
+    assert torch.equal(both.views, alone.views)
+    assert_close(both.logits["anytime"], alone.logits["anytime"])
 
 
 def test_a_run_has_its_rules_and_every_command_takes_them(finished_run, stopped, tmp_path, capsys):
