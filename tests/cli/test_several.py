@@ -1,6 +1,7 @@
 """Several runs by one command: seeds, another method at the same length or cost, resumed, and their table."""
 
 import json
+import math
 import shutil
 import statistics
 
@@ -10,7 +11,7 @@ from commands import sla
 from refusals import refused
 from sla.cli.several import list_jobs
 from sla.compare.comparison import compare
-from sla.compare.seeds import compare_seeds
+from sla.compare.seeds import SeedRow, SeedTable, compare_seeds
 from sla.runs.defaults import override
 from sla.tasks.classifier.run import Run
 
@@ -117,14 +118,21 @@ def test_finished_seeds_of_another_configuration_are_refused(both, tmp_path):
     folder, _ = both
     copied = shutil.copytree(folder, tmp_path / "copy")
     words = ("train", "digits", "--method", "sla", "--iterations", 7, "--seeds", 2, *SMALL)
-    refused(
-        "cannot resume with another configuration: run.iterations: ",
-        sla,
-        *words,
-        "--resume",
-        "--out",
-        copied / "run",
-    )
+    words += ("--resume", "--out", copied / "run")
+    refused("cannot resume with another configuration: run.iterations: ", sla, *words)
+
+
+def test_seeds_that_agree_by_chance_are_no_proof():
+    """Two seeds, one picture more each: not clearly better."""
+    rows = [
+        SeedRow("sla", "single", {1: 100.0, 2: 100.0}),
+        SeedRow("baseline", "single", {1: 95.83, 2: 95.83}),
+    ]
+    table = SeedTable("test", 24, [1, 2], rows, {"sla": "single", "baseline": "single"})
+    [(_, _, points)] = table.differences()
+    assert points.mean == pytest.approx(4.17)
+    assert points.sign == 0
+    assert [math.isnan(end) for end in rows[0].mean] == [False, True, True]
 
 
 def test_seeds_on_other_images_are_not_averaged(both, tmp_path):

@@ -6,7 +6,7 @@ from PIL import Image
 
 from sla.runs.preprocessing import build_pipelines
 from sla.sampling.draws import Draws
-from sla.tasks.classifier import plan as plans
+from sla.tasks.classifier import model_defaults
 from sla.tasks.classifier.distil import step_flop
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.registry import make_config
@@ -49,24 +49,24 @@ def test_others_get_a_small_network(tmp_path, monkeypatch, case):
     path = folder_of(tmp_path / "small", edge, mode)
     model = {"backbone": {"backbone": "resnet8"}, "weights": {"weights": "none"}}.get(case, {})
     if case == "many":
-        monkeypatch.setattr(plans, "FEW", 11)
+        monkeypatch.setattr(model_defaults, "FEW", 11)
     if case == "not installed":
-        monkeypatch.setattr(plans, "has_pretrained", lambda *_: False)
+        monkeypatch.setattr(model_defaults, "has_pretrained", lambda *_: False)
     found = plan_of(path, model=model).config.model
     assert (found.weights, found.resolution) == ("none", edge)
-    assert found.backbone == ("resnet8" if case == "backbone" else plans.small_backbone(True))
+    assert found.backbone == ("resnet8" if case == "backbone" else model_defaults.small_backbone(True))
 
 
 def test_a_limit_per_class_counts(tmp_path, monkeypatch):
     path = folder_of(tmp_path / "small", 32)
-    monkeypatch.setattr(plans, "FEW", 8)
+    monkeypatch.setattr(model_defaults, "FEW", 8)
     assert plan_of(path).config.model.weights == "none"
     limited = make_config({"data": {"source": str(path), "workers": 0, "hold_out": 0.0, "per_class": 4}})
     assert make_plan(limited).config.model.weights == "pretrained"
 
 
 def test_weights_that_are_asked_for_see_what_they_expect(tmp_path, monkeypatch):
-    monkeypatch.setattr(plans, "FEW", 0)
+    monkeypatch.setattr(model_defaults, "FEW", 0)
     found = plan_of(folder_of(tmp_path / "small", 32), model={"weights": "pretrained"}).config.model
     assert (found.backbone, found.resolution) == ("efficientnet_lite0", 224)
 
