@@ -52,7 +52,8 @@ def test_each_seed_has_its_folder_and_the_table_has_mean_and_interval(both):
         values = [one["accuracies"]["last"]["test"][inference]["top1"] for one in found]
         mean, half = statistics.fmean(values), 12.7062 * statistics.stdev(values) / 2**0.5
         expected = [*(f"{value:.2f}" for value in values), f"{mean:.2f}"]
-        assert table[row] == [*expected, f"{mean - half:.1f} to {mean + half:.1f}"]
+        ends = f"{mean - half:.1f} to {mean + half:.1f}" if half else "all seeds equal"
+        assert table[row] == [*expected, ends]
     assert "accuracy in percent on 360 test images, by seed" in said
     assert "sla (aggregated) against baseline (single), paired by seed: " in said
 
