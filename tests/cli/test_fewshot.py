@@ -12,7 +12,7 @@ import commands
 from refusals import refused
 from sla.errors import InputError, SLAWarning
 
-sla = partial(commands.sla, "fewshot")
+sla, sla_json = (partial(call, "fewshot") for call in (commands.sla, commands.sla_json))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_the_old_name_of_an_option_still_works_with_a_note(runs):
 
 def test_two_runs_are_compared_on_the_same_episodes(runs):
     words = ["evaluate", runs / "plain", runs / "joint", "--shot", "1,2", "--episodes", 20, "--query", 4]
-    rows = json.loads(sla(*words, "--json"))["rows"]
+    rows = sla_json(*words)["rows"]
     means = {(row["run"], row["shot"], row.get("inference")): row["mean"] for row in rows}
     for shot in (1, 2):
         gain = means[str(runs / "joint"), shot, "aggregated"] - means[str(runs / "plain"), shot, "single"]
@@ -93,11 +93,11 @@ def test_two_runs_are_compared_on_the_same_episodes(runs):
 
 def test_other_data_is_tested_whole_and_a_runs_own_only_in_classes_it_was_not_shown(runs, photos, tmp_path):
     other = shutil.copytree(photos, tmp_path / "other")
-    words = ["evaluate", runs / "plain", "--shot", 1, "--episodes", 2, "--query", 4, "--json", "--data"]
-    assert json.loads(sla(*words, other))["classes"] == 9
+    words = ["evaluate", runs / "plain", "--shot", 1, "--episodes", 2, "--query", 4, "--data"]
+    assert sla_json(*words, other)["classes"] == 9
     (tmp_path / "link").symlink_to(photos)
     for same in (photos, photos / ".." / "photos", tmp_path / "link"):
-        assert json.loads(sla(*words, same))["classes"] == 3
+        assert sla_json(*words, same)["classes"] == 3
 
 
 def test_as_many_are_asked_as_the_smallest_class_leaves(runs, photos, tmp_path):

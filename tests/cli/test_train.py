@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from commands import sla
+from commands import sla, sla_json
 from made_data import digit_files
 from refusals import refused
 from sla.cli.recipe import with_recipe
@@ -150,7 +150,7 @@ def test_evaluate_shows_every_kind_side_by_side(run):
     assert "360 test images, last checkpoint" in told
     assert re.search(r"single\t[\d.]+\t[\d.]+ to [\d.]+\t", told)
     assert "ECE: how far confidence and accuracy are apart, on average; NLL: " in told
-    found = json.loads(sla("evaluate", run, "--json", "--checkpoint", "best"))
+    found = sla_json("evaluate", run, "--checkpoint", "best")
     assert set(found["inference"]) == {"single", "aggregated", "distilled"}
     for scores in found["inference"].values():
         assert set(scores) == {"top1", "top5", "balanced", "ece", "nll", "seconds_per_image"}

@@ -108,7 +108,7 @@ def test_the_command_prints_a_table_writes_a_page_and_gives_json(runs, tmp_path)
     assert "better" in told
     assert "other seeds may differ" in told
     assert "<title>" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    tree = json.loads(commands.sla(*words, "--json"))
+    tree = commands.sla_json(*words)
     assert tree["images"] == 1747
     assert f"{tree['entries'][1]['top1']['mean']:.2f}" in told
 

@@ -112,7 +112,7 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
     else:
         right = f"right on {trusted.right:,} of {trusted.images:,}"
         said.append(f"When at least {100 * TRUSTED:.0f}% confident it is {right}.")
-    return Ending(said, _next(run, worst))
+    return Ending(said, _next(run, worst, sure=trusted is not None and headline not in run.uncalibrated))
 
 
 def chance_accuracy(predicted: Tensor, targets: Tensor) -> float:
@@ -137,16 +137,15 @@ class ModelAccuracy(NamedTuple):
 
 
 def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
-    """The quick model, the opened and the chosen one of a run that trained after it: the opened one first.
+    """The quick model, the trained one and their average, of a run that has them: the opened one first.
 
     Nothing where the images, so many of a split, are not those of the result.
     """
     found, chosen = run.result.get("accuracies", {}), run.choose_checkpoint()
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
-    others = [name for name in (run.checkpoint, chosen) if name != FEATURES]
     models = []
-    for checkpoint in dict.fromkeys([FEATURES, *(others or ["last"])]):
+    for checkpoint in dict.fromkeys([FEATURES, run.checkpoint, chosen, "last"]):
         inference = judged_inference(run.result, checkpoint) or run.result["headline"]
         inference = "single" if checkpoint == FEATURES else inference
         top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
@@ -162,6 +161,7 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
     said = [
         f"{name} is right on {one.right:,}: {one.accuracy.percent()}"
         for name, one in zip(others, models[1:], strict=True)
+        if one.answers or one.name == MODELS[FEATURES] or models[0].name == MODELS[FEATURES]
     ]
     return f"That is {own}; {'; '.join(said)}."
 
@@ -172,7 +172,7 @@ def describe_unjudged(run: Run) -> Ending:
     if cross_validated := cross_validated_accuracy(run.result.get("cross_validation", {})):
         quick = run.config.is_features or run.checkpoint == FEATURES
         said = f"{cross_validated.capitalize()}." if quick else f"The quick model: {cross_validated}."
-    return Ending([said], _next(run, None, judged=bool(cross_validated)))
+    return Ending([said], _next(run, None, sure=bool(cross_validated)))
 
 
 def _weakest(classes: list[ClassAccuracy]) -> ClassAccuracy | None:
@@ -208,11 +208,12 @@ def _train_command(run: Run) -> NextStep:
     return NextStep("training may gain more", f"sla train {shown(quote(source))} --out {shown(quote(out))}")
 
 
-def _next(run: Run, worst: ClassAccuracy | None, judged: bool = True) -> list[NextStep]:
+def _next(run: Run, worst: ClassAccuracy | None, sure: bool) -> list[NextStep]:
+    """`sure`: some confidence is high enough, and right."""
     folder, source = str(run.folder), run.config.data.source
     model = "" if run.checkpoint == run.choose_checkpoint() else f" --checkpoint {run.checkpoint}"
-    sure = f" --min-confidence {TRUSTED:g}" if judged else ""
-    predict = f"sla predict {shown(quote(folder))} PICTURES{sure}{model}"
+    least = f" --min-confidence {TRUSTED:g}" if sure else ""
+    predict = f"sla predict {shown(quote(folder))} PICTURES{least}{model}"
     steps = [NextStep("", predict)]
     if run.config.is_features and not source.startswith(SOURCE):  # objects only Python can pass again
         steps.append(_train_command(run))

@@ -15,6 +15,7 @@ from PIL import Image
 
 import sla
 from commands import sla as command
+from commands import sla_json
 from refusals import refused
 from sla.datasets.load import load
 from sla.errors import InputError, SLAWarning
@@ -150,7 +151,7 @@ def test_a_damaged_first_stage_gives_no_result(
 
 def test_every_command_takes_it(quick_run, finished_run, tmp_path):
     folder, top1 = quick_run.folder, quick_run.result["accuracies"]["last"]["test"]["single"]["top1"]
-    found = json.loads(command("evaluate", folder, "--json").splitlines()[-1])
+    found = sla_json("evaluate", folder)
     assert found["inference"]["single"]["top1"] == pytest.approx(top1)
     command("report", folder, "--out", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -287,7 +288,7 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     made = {
         name: candidate(one, count) for name, one in (("features", quick), ("last", last), ("best", best))
     }
-    chosen, lines = choose_model(made, targets)
+    chosen, lines = choose_model(made, targets, 100)
     assert chosen["checkpoint"] == "features"
     assert chosen["right"] == {"features": 30, "last": 20, "best": 22}
     points = paired_shares(0, 10, 40)
@@ -296,13 +297,15 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     assert "quick 75.0% (60 to 86), trained 50.0% (35 to 65)" in lines[1]
     assert lines[2].startswith("the quick model is better")
     sets = {"features": set(range(20)), "last": set(range(10)), "best": set(range(21))}
-    chosen, lines = choose_model({name: candidate(right, count) for name, right in sets.items()}, targets)
+    chosen, lines = choose_model(
+        {name: candidate(right, count) for name, right in sets.items()}, targets, 100
+    )
     assert chosen["checkpoint"] == "best"
     assert lines[2].startswith(
         "no clear difference to the quick model on 40 images; predict uses the trained"
     )
     made["averaged"] = candidate(set(range(39)), count)
-    chosen, lines = choose_model(made, targets)
+    chosen, lines = choose_model(made, targets, 100)
     assert chosen["checkpoint"] == "averaged"
     assert chosen["right"]["averaged"] == 39
     assert "both averaged 97.5%" in lines[1]
@@ -325,7 +328,7 @@ def test_the_average_answers_unless_another_is_clearly_better(quick, last, avera
     count = max(quick, last)
     right = {"features": quick, "last": last, "averaged": averaged}
     made = {name: candidate(set(range(n)), count) for name, n in right.items() if n is not None}
-    assert choose_model(made, torch.zeros(count, dtype=torch.int64))[0]["checkpoint"] == chosen
+    assert choose_model(made, torch.zeros(count, dtype=torch.int64), 100)[0]["checkpoint"] == chosen
 
 
 def test_what_cannot_be_is_refused(tiny_settings, tmp_path):

@@ -13,6 +13,7 @@ from PIL import Image
 
 import sla
 from commands import sla as command
+from commands import sla_json
 from made_data import digit_files
 from sla.anytime import AnytimeRule
 from sla.datasets.load import load
@@ -202,7 +203,7 @@ def test_a_run_without_a_rule_predicts_as_before(half_marked, tmp_path):
     unlike_file(find_checkpoint(run / "checkpoint", "last")).unlink()
     assert Run(run).predict(pictures).unlike is None
     assert "unlike" not in command("predict", run, *pictures)
-    assert "unlike" not in json.loads(command("predict", run, pictures[0], "--json"))
+    assert "unlike" not in sla_json("predict", run, pictures[0])
     assert command("predict", run, *pictures, "--csv").splitlines()[0] == "file,class,0,1,2,3,4,5,6,7,8,9"
 
 

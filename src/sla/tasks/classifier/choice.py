@@ -3,6 +3,7 @@
 Held-out images decide, in pairs; test images decide nothing.
 """
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from sla.stats import Interval, mcnemar, paired_shares, share
 from sla.tasks.classifier.config import AVERAGED, FEATURES
 
 RISK = 0.05  # p below which a difference is called clear
+FEWEST_STEPS = 40  # of training, below which the quick model is usually better (docs/photographs.md)
 # What the models of a run are called that has a quick one and a trained one, by checkpoint.
 MODELS = {
     FEATURES: "the quick model",
@@ -53,32 +55,44 @@ def compare_hits(first: Tensor, second: Tensor) -> Paired:
     return Paired(paired_shares(gained, lost, len(first)), mcnemar(gained, lost))
 
 
-def choose_model(candidates: dict[str, Candidate], targets: Tensor) -> tuple[dict[str, Any], list[str]]:
+def usual_model(names: Collection[str], steps: int, trained: str = "last") -> str:
+    """The one that answers unless held-out images clearly say another, after so many steps of training."""
+    if steps < FEWEST_STEPS and FEATURES in names:
+        return FEATURES
+    return AVERAGED if AVERAGED in names else trained
+
+
+def choose_model(
+    candidates: dict[str, Candidate], targets: Tensor, steps: int
+) -> tuple[dict[str, Any], list[str]]:
     """What result.json has under `chosen`, and the lines that say why; candidates by checkpoint.
 
     The usual answer is the average of both models, or the trained one where there is none: nearly always the
-    best in docs/photographs.md. Another model is taken only where the paired interval is above zero; `best`
-    instead of `last` likewise, which was chosen on these very images.
+    best in docs/photographs.md, but after few steps. Another model is taken only where the paired interval is
+    above zero; `best` instead of `last` likewise, which was chosen on these very images.
     """
     hits = {name: one.logits.argmax(1) == targets for name, one in candidates.items()}
     count, lines, trained = len(targets), [], "last"
     if "best" in candidates:
         found = compare_hits(hits["last"], hits["best"])
         trained = "best" if found.points.low > 0 else "last"
-        lines.append(f"best checkpoint against last: {found.words}; {trained} is used")
+        lines.append(f"best checkpoint against last: {found.words}; {trained} is kept")
     found = compare_hits(hits[FEATURES], hits[trained])
     right = {name: int(one.sum()) for name, one in hits.items()}
     names = {FEATURES: "quick", trained: "trained", AVERAGED: "both averaged"}
     names = {name: words for name, words in names.items() if name in candidates}
-    usual = AVERAGED if AVERAGED in candidates else trained
+    usual = usual_model(candidates, steps, trained)
     better = [name for name in names if compare_hits(hits[usual], hits[name]).points.low > 0]
     checkpoint = max(better, key=right.__getitem__, default=usual)
     shown = [f"{words} {_percent(right[name], count)}" for name, words in names.items()]
-    against = compare_hits(hits[FEATURES], hits[usual])
+    other = usual_model(candidates, FEWEST_STEPS, trained)
+    against = compare_hits(hits[FEATURES], hits[other])
     lines.append(
-        f"on {count:,} held-out images: {', '.join(shown)}; {names[usual]} against quick {against.words}"
+        f"on {count:,} held-out images: {', '.join(shown)}; {names[other]} against quick {against.words}"
     )
-    if checkpoint == FEATURES:
+    if checkpoint == FEATURES == usual:
+        why = f"{steps:,} steps of training are too few to beat the quick model"
+    elif checkpoint == FEATURES:
         why = "the quick model is better"
     elif compare_hits(hits[FEATURES], hits[checkpoint]).points.low > 0:
         why = "training was worth it"

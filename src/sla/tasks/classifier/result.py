@@ -12,7 +12,7 @@ from sla.runs.metrics import at_limit
 from sla.runs.result import describe_cost, describe_origin, evaluate_checkpoints
 from sla.stats import share
 from sla.tasks.classifier.averaged import average_with_quick
-from sla.tasks.classifier.choice import MODELS, Candidate, choose_model
+from sla.tasks.classifier.choice import MODELS, Candidate, choose_model, usual_model
 from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
 from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.features import features_config, features_flop
@@ -38,7 +38,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         if (both := _average(trainer, quick)) is not None:
             judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
-    chosen = None if quick is None else _choose(found, progress)
+    chosen = None if quick is None else _choose(found, trainer.position.taken, progress)
     if (judgement := read_judgement(folder)) is not None:
         chosen = judgement.apply(found, chosen)
         judged = {name: (judged[name][0], one) for name, one in found.items()}
@@ -96,11 +96,11 @@ def _run_folder(trainer: Trainer) -> Path:
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
-def _choose(found: dict[str, JudgedCheckpoint], progress: Progress) -> dict[str, Any]:
+def _choose(found: dict[str, JudgedCheckpoint], steps: int, progress: Progress) -> dict[str, Any]:
     """The model that answers by default, by the held-out images; said in a few lines."""
     held = found["last"].held_out
     if held is None:
-        usual, why = AVERAGED if AVERAGED in found else "last", "nothing was held out to compare models with"
+        usual, why = usual_model(found, steps), "nothing was held out to compare models with"
         progress.message(f"{why}: predict uses {MODELS[usual]}")
         return {"checkpoint": usual, "inference": found[usual].model.method.one_pass, "why": why}
     candidates = {}
@@ -112,7 +112,9 @@ def _choose(found: dict[str, JudgedCheckpoint], progress: Progress) -> dict[str,
             alone = method.one_pass == method.headline
             own = [Candidate(each, logits[each], at.get(each, 1.0), alone) for each in inferences]
             candidates[name] = max(own, key=lambda each: each.likelihood(held.targets))
-    chosen, lines = choose_model(candidates, held.targets)
+    chosen, lines = choose_model(candidates, held.targets, steps)
+    if found.get("best") is found["last"]:  # the same weights answer alike by either name
+        chosen["inferences"]["best"] = chosen["inferences"]["last"]
     for line in lines:
         progress.message(line)
     return chosen

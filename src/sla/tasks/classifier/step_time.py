@@ -25,7 +25,7 @@ from sla.tasks.classifier.grow import Grower
 from sla.tasks.classifier.trainer import Trainer
 
 COMPILE_SECONDS = 100.0  # of a network as large as ResNet-32, on two cores
-MOST_SAVED = 0.5  # of an eager step, by compiling: below COMPILE_SECONDS of that nothing is tried
+LIKELY_SAVED = 0.1  # of an eager step, by compiling: below COMPILE_SECONDS of that nothing is tried
 PAIRS = 6  # of timed steps, an eager and a compiled one
 SPEEDUP = 1.03  # of a compiled step over an eager one, above which it is not luck
 
@@ -62,7 +62,7 @@ def choose_mode(
     total = iterations * eager if iterations else left
     if plan.config.run.device == "cpu" and shutil.which("g++") is None:
         return Mode(False, "eager: there is no g++ to compile with", eager)
-    if total * MOST_SAVED < COMPILE_SECONDS:
+    if total * LIKELY_SAVED < COMPILE_SECONDS:
         return Mode(False, f"eager: about {total:.0f} s of training is too short to try torch.compile", eager)
     if not tries:
         return Mode(None, "eager or compiled: both will be timed when the run starts", eager)
