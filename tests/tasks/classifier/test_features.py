@@ -29,7 +29,7 @@ from sla.sampling.draws import Draws
 from sla.session import preview
 from sla.stats import mcnemar, paired_shares
 from sla.tasks.classifier import features
-from sla.tasks.classifier.choice import Candidate, choose_model
+from sla.tasks.classifier.choice import FEWEST_STEPS, Candidate, choose_model, usual_model
 from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_logistic
 from sla.tasks.classifier.plan import make_plan
@@ -293,7 +293,7 @@ def test_the_choice_is_by_pairs_of_held_out_images():
     assert chosen["right"] == {"features": 30, "last": 20, "best": 22}
     points = paired_shares(0, 10, 40)
     assert chosen["trained_minus_quick"] == {**points._asdict(), "p": mcnemar(0, 10)}
-    assert "last is used" in lines[0]  # 2 gained, none lost: not clear
+    assert "last is kept" in lines[0]  # 2 gained, none lost: not clear
     assert "quick 75.0% (60 to 86), trained 50.0% (35 to 65)" in lines[1]
     assert lines[2].startswith("the quick model is better")
     sets = {"features": set(range(20)), "last": set(range(10)), "best": set(range(21))}
@@ -331,10 +331,23 @@ def test_the_average_answers_unless_another_is_clearly_better(quick, last, avera
     assert choose_model(made, torch.zeros(count, dtype=torch.int64), 100)[0]["checkpoint"] == chosen
 
 
+def test_after_few_steps_the_quick_model_answers_unless_training_is_clearly_better():
+    targets = torch.zeros(40, dtype=torch.int64)
+    made = {"features": candidate(set(range(30)), 40), "last": candidate(set(range(29)), 40)}
+    made["averaged"] = candidate(set(range(31)), 40)
+    chosen, lines = choose_model(made, targets, FEWEST_STEPS - 1)
+    assert chosen["checkpoint"] == "features"
+    assert "39 steps of training are too few to beat the quick model" in lines[-1]
+    assert choose_model(made, targets, FEWEST_STEPS)[0]["checkpoint"] == "averaged"
+    made["averaged"] = candidate(set(range(40)), 40)
+    assert choose_model(made, targets, 2)[0]["checkpoint"] == "averaged"
+    assert usual_model(("last", "averaged"), 2) == "averaged"  # there is no quick one
+
+
 def test_what_cannot_be_is_refused(tiny_settings, tmp_path):
-    with pytest.raises(InputError, match="features of random weights"):
+    with pytest.raises(InputError, match="features need trained weights"):
         sla.fit("digits", tmp_path / "a", **tiny_settings, method__name="features")
-    with pytest.raises(InputError, match="features of random weights"):
+    with pytest.raises(InputError, match="features need trained weights"):
         sla.fit("digits", tmp_path / "b", **tiny_settings, stages="features, train")
     with pytest.raises(InputError, match="not 'features'"):
         make_config({"stages": "features"})
