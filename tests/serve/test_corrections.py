@@ -4,12 +4,14 @@ import csv
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from made_images import as_tensor
 from refusals import fails, refused
 from sla.datasets.load import load
+from sla.datasets.scan import scan_folder
 from sla.errors import SLAError
-from sla.images.decode import open_rgb
+from sla.images.decode import FORMATS, open_rgb
 from sla.serve import corrections as module
 from sla.serve.corrections import Corrections
 
@@ -59,11 +61,14 @@ def test_a_picture_has_one_row(kept, digit):
     assert len(rows(kept)) == 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "extension"), [("JPEG", "jpg"), ("TIFF", "tif"), ("GIF", "gif"), ("WEBP", "webp")]
-)
-def test_the_format_gives_the_extension(kept, digit, kind, extension):
-    assert kept.save(digit(0, kind), "cat").endswith(f".{extension}")
+@pytest.mark.parametrize("kind", [*FORMATS, "MPO"])
+def test_a_picture_of_any_format_is_found_in_its_class_folder(kept, digit, kind):
+    """MPO is how phones save a JPEG with a second picture, such as a depth map."""
+    options = {"save_all": True, "append_images": [Image.new("RGB", (8, 8))]}
+    path = kept.save(digit(0, kind, **(options if kind == "MPO" else {})), "cat")
+    assert list(scan_folder(kept.folder / "corrections").paths) == [str(kept.folder / path)]
+    if kind in ("JPEG", "MPO"):
+        assert path.endswith(".jpg")
 
 
 def test_an_edited_table_removes_nothing_elsewhere(kept, digit, tmp_path):
