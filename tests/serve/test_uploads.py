@@ -7,6 +7,8 @@ import urllib.request
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
+import pytest
+
 from sla.serve import app as application
 from sla.serve.app import create_app
 from sla.serve.limits import DECODERS
@@ -59,3 +61,12 @@ def wait_for(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["image/png", "multipart/form-data; boundary=x"])
+def test_a_client_that_leaves_prints_nothing(run, serve, capfd, kind):
+    part = b'--x\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n'
+    with serve(create_app(run, nearest=0)) as address:
+        begin(address, part, 1000, kind).close()
+        assert post(address, b"")[0] == 400  # by now the first is read
+    assert capfd.readouterr().err == ""
