@@ -1,6 +1,7 @@
 """Corrections: what is kept can be trained on, one row for each picture, whatever a class is called."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from sla.datasets.scan import scan_folder
 from sla.errors import SLAError
 from sla.images.decode import FORMATS, open_rgb
 from sla.serve import corrections as module
-from sla.serve.corrections import Corrections
+from sla.serve.corrections import HIDDEN, Corrections
 
-CLASSES = ["cat", "dog", "=1+1", "-x", "../up", "a/b", ".hidden", "checkpoint", "'quoted", "x" * 300]
+FOLDERS = ["cat", "dog", "=1+1", "-x", "'quoted", 'a:b?*"<>|\\', "ends.", "a\u00a0b", "two\nlines", "x" * 255]
+OTHERS = ["../up", "a/b", "..", ".hidden", "a\0b", "__MACOSX", "checkpoint", "ä" * 128]
+CLASSES = [*FOLDERS, *OTHERS]
 
 
 @pytest.fixture
@@ -41,6 +44,17 @@ def test_what_is_kept_is_data_to_train_on(kept, digit, data_folder):
         assert (found.read([place]).images[0] == picture).all()
         assert digit(CLASSES.index(label)) == Path(found.name(place)).read_bytes()
     assert kept.saved == len(CLASSES)
+
+
+def test_copied_folders_are_the_classes(kept, digit, tmp_path):
+    """As docs/serve.md has it; of the other classes nothing is added, and the answer says so."""
+    for number, label in enumerate(CLASSES):
+        kept.save(digit(number), label)
+        assert kept.note(label) == (HIDDEN if label in OTHERS else "")
+    shutil.copytree(kept.folder / "corrections", tmp_path / "photos")
+    found = scan_folder(tmp_path / "photos")
+    assert set(found.classes) == set(FOLDERS)
+    assert len(found) == len(FOLDERS)
 
 
 def test_no_cell_is_a_formula(kept, digit):
@@ -101,6 +115,7 @@ def test_over_http(client, run, digit, junk):
         "/api/corrections", data={"label": "3"}, files={"picture": ("../../x.exe", digit(0))}
     )
     path = response.json()["path"]
+    assert (response.json()["label"], response.json()["note"]) == ("3", "")
     assert path.startswith("corrections/3/")
     assert (run.folder / path).read_bytes() == digit(0)
     for files, data, said in (

@@ -179,7 +179,7 @@ async def _correct(request: Request) -> Response:
             data = await uploads.pictures[0].read()
             await service.decode(data)  # only what can be trained on is kept
     path = await service.correct(data, label)
-    return JSONResponse({"path": path, "label": label})
+    return JSONResponse({"path": path, "label": label, "note": service.corrections.note(label)})
 
 
 def _number(
