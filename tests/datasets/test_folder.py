@@ -91,6 +91,24 @@ def test_split_folders(tmp_path, val):
     assert splits.test.read([1, 0]).images[:, 0, 0, 0].tolist() == [4, 3]
 
 
+@pytest.mark.parametrize("reused", ["in memory", "saved"])
+def test_class_folders_beside_train_are_noted(tmp_path, data_folder, monkeypatch, reused):
+    """Once by every command, also where the index is an earlier one; other folders are not ours to judge."""
+    make(tmp_path, "train/a/1.png", "train/b/2.png", "train/c/3.png", "test/a/4.png")
+    make(tmp_path, "a/5.png", "b/6.png", "extra/7.png")
+    age(tmp_path)
+    with pytest.warns(SLAWarning, match=r"beside train/ are ignored; .* belongs in train/: a, b$"):
+        assert len(open_index(tmp_path)) == 4
+    if reused == "in memory":
+        assert len(open_index(tmp_path)) == 4  # a warning would fail
+    else:
+        monkeypatch.setattr(scan_module, "_recent", {})
+        scanned = count_scans(monkeypatch)
+        with pytest.warns(SLAWarning, match="beside train/"):
+            open_index(tmp_path)
+        assert not scanned
+
+
 def test_train_and_test_may_be_classes_of_their_own(tmp_path):
     make(tmp_path, "bus/1.png", "train/2.png", "test/3.png")
     assert scan_folder(tmp_path).classes == ("bus", "test", "train")

@@ -298,6 +298,13 @@ def test_files_in_memory_are_read_as_those_on_disk(tmp_path, kind):
     assert read_format(path) == read_format(io.BytesIO(path.read_bytes())) == kind
 
 
+def test_a_jpeg_of_several_pictures_is_a_jpeg():
+    file, picture = io.BytesIO(), Image.fromarray(gradient(60, 80))
+    picture.save(file, "MPO", save_all=True, append_images=[picture])
+    assert Image.open(file).format == "MPO"
+    assert read_format(file) == "JPEG"
+
+
 def test_what_is_wrong_with_a_file_in_memory():
     fails(BadImageError, "image: an empty file", decode_array, io.BytesIO(b""), (8, 8))
     named = io.BytesIO(b"text")

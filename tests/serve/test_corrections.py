@@ -1,19 +1,24 @@
 """Corrections: what is kept can be trained on, one row for each picture, whatever a class is called."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from made_images import as_tensor
 from refusals import fails, refused
 from sla.datasets.load import load
+from sla.datasets.scan import scan_folder
 from sla.errors import SLAError
-from sla.images.decode import open_rgb
+from sla.images.decode import FORMATS, open_rgb
 from sla.serve import corrections as module
-from sla.serve.corrections import Corrections
+from sla.serve.corrections import HIDDEN, Corrections
 
-CLASSES = ["cat", "dog", "=1+1", "-x", "../up", "a/b", ".hidden", "checkpoint", "'quoted", "x" * 300]
+FOLDERS = ["cat", "dog", "=1+1", "-x", "'quoted", 'a:b?*"<>|\\', "ends.", "a\u00a0b", "two\nlines", "x" * 255]
+OTHERS = ["../up", "a/b", "..", ".hidden", "a\0b", "__MACOSX", "checkpoint", "ä" * 128]
+CLASSES = [*FOLDERS, *OTHERS]
 
 
 @pytest.fixture
@@ -41,6 +46,17 @@ def test_what_is_kept_is_data_to_train_on(kept, digit, data_folder):
     assert kept.saved == len(CLASSES)
 
 
+def test_copied_folders_are_the_classes(kept, digit, tmp_path):
+    """As docs/serve.md has it; of the other classes nothing is added, and the answer says so."""
+    for number, label in enumerate(CLASSES):
+        kept.save(digit(number), label)
+        assert kept.note(label) == (HIDDEN if label in OTHERS else "")
+    shutil.copytree(kept.folder / "corrections", tmp_path / "photos")
+    found = scan_folder(tmp_path / "photos")
+    assert set(found.classes) == set(FOLDERS)
+    assert len(found) == len(FOLDERS)
+
+
 def test_no_cell_is_a_formula(kept, digit):
     for number, label in enumerate(CLASSES):
         kept.save(digit(number), label)
@@ -59,11 +75,14 @@ def test_a_picture_has_one_row(kept, digit):
     assert len(rows(kept)) == 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "extension"), [("JPEG", "jpg"), ("TIFF", "tif"), ("GIF", "gif"), ("WEBP", "webp")]
-)
-def test_the_format_gives_the_extension(kept, digit, kind, extension):
-    assert kept.save(digit(0, kind), "cat").endswith(f".{extension}")
+@pytest.mark.parametrize("kind", [*FORMATS, "MPO"])
+def test_a_picture_of_any_format_is_found_in_its_class_folder(kept, digit, kind):
+    """MPO is how phones save a JPEG with a second picture, such as a depth map."""
+    options = {"save_all": True, "append_images": [Image.new("RGB", (8, 8))]}
+    path = kept.save(digit(0, kind, **(options if kind == "MPO" else {})), "cat")
+    assert list(scan_folder(kept.folder / "corrections").paths) == [str(kept.folder / path)]
+    if kind in ("JPEG", "MPO"):
+        assert path.endswith(".jpg")
 
 
 def test_an_edited_table_removes_nothing_elsewhere(kept, digit, tmp_path):
@@ -96,6 +115,7 @@ def test_over_http(client, run, digit, junk):
         "/api/corrections", data={"label": "3"}, files={"picture": ("../../x.exe", digit(0))}
     )
     path = response.json()["path"]
+    assert (response.json()["label"], response.json()["note"]) == ("3", "")
     assert path.startswith("corrections/3/")
     assert (run.folder / path).read_bytes() == digit(0)
     for files, data, said in (

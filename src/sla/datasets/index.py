@@ -15,7 +15,7 @@ from sla.disk import replacing
 from sla.errors import InputError, SLAWarning, listed, shown
 from sla.images.paths import Paths
 
-VERSION = 2
+VERSION = 3
 SETTLED_NS = 3_000_000_000  # more than the coarsest clock of a file system
 
 
@@ -28,6 +28,7 @@ class Index:
     splits: np.ndarray  # uint8 (n,): places in SPLIT_NAMES
     classes: tuple[str, ...]
     ignored: int  # files skipped: hidden, a system's, dangling links, or without an image's extension
+    beside: tuple[str, ...]  # folders with names of classes that are not read: they lie beside train/
     sources: Paths  # the folders that were read, or the CSV
     stamps: np.ndarray  # int64 (sources, 2): modification time and size of each
 
@@ -61,7 +62,15 @@ class IndexBuilder:
         self.targets.append(self.classes.setdefault(label, len(self.classes)))
         self.splits.append(split)
 
-    def index(self, source: str | Path, root: str, ignored: int, sources: Paths, stamps: np.ndarray) -> Index:
+    def index(
+        self,
+        source: str | Path,
+        root: str,
+        sources: Paths,
+        stamps: np.ndarray,
+        ignored: int = 0,
+        beside: tuple[str, ...] = (),
+    ) -> Index:
         """The finished index; every class of val and test must be in train."""
         order = sorted(self.classes)
         place = np.empty(len(order), np.int64)
@@ -71,7 +80,7 @@ class IndexBuilder:
         paths = Paths(root, np.frombuffer(bytes(self.names), np.uint8), np.array(self.ends))
         # A folder name that is not Unicode must not fail where class names are written.
         classes = tuple(name.encode("utf-8", "backslashreplace").decode() for name in order)
-        return Index(paths, targets, splits, classes, ignored, sources, stamps)
+        return Index(paths, targets, splits, classes, ignored, beside, sources, stamps)
 
 
 def _check_classes(source: str | Path, classes: list[str], targets: np.ndarray, splits: np.ndarray) -> None:
@@ -91,7 +100,7 @@ def stamp(info: os.stat_result, now: int) -> tuple[int, int]:
 
 def save_index(index: Index, file: Path) -> None:
     """Save the index for the next start; if it cannot be written, that is only a warning."""
-    about = {"version": VERSION, "classes": index.classes, "ignored": index.ignored}
+    about = {"version": VERSION, "classes": index.classes, "ignored": index.ignored, "beside": index.beside}
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
         "names": index.paths.names,
@@ -120,7 +129,8 @@ def load_index(file: Path, path: str | Path) -> Index | None:
         sources = Paths(root, arrays["source_names"], arrays["source_ends"])
         paths = Paths(root, arrays["names"], arrays["ends"])
         classes, targets = tuple(about["classes"]), arrays["targets"].astype(np.int64)
-        index = Index(paths, targets, arrays["splits"], classes, about["ignored"], sources, arrays["stamps"])
+        others = about["ignored"], tuple(about["beside"])
+        index = Index(paths, targets, arrays["splits"], classes, *others, sources, arrays["stamps"])
         return index if about["version"] == VERSION and index.is_current() else None
     except Exception:  # whatever is wrong with it, a new one is built
         return None

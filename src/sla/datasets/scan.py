@@ -3,6 +3,7 @@
 import csv
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.index import Index, IndexBuilder, load_index, save_index, stamp
 from sla.datasets.spreadsheet_cells import unescape_cell
-from sla.errors import InputError, nearest, shown
+from sla.errors import InputError, SLAWarning, listed, nearest, shown
 from sla.images.cache_paths import index_file
 from sla.images.paths import Paths
 
@@ -37,9 +38,13 @@ def open_index(path: str | Path, least_classes: int = 2) -> Index:
     index = _recent.pop(key, None)
     if index is None or not index.is_current():
         index = load_index(file, path)
-    if index is None:
-        index = read_csv(path) if os.path.isfile(path) else scan_folder(path)
-        save_index(index, file)
+        if index is None:
+            index = read_csv(path) if os.path.isfile(path) else scan_folder(path)
+            save_index(index, file)
+        if index.beside:
+            names = listed([shown(name) for name in index.beside])
+            note = "class folders beside train/ are ignored; what to train on belongs in train/"
+            warnings.warn(f"{shown(path)}: {note}: {names}", SLAWarning)
     _recent[key] = index
     while len(_recent) > RECENT:
         del _recent[next(iter(_recent))]
@@ -86,7 +91,9 @@ def scan_folder(path: str | Path) -> Index:
             if len(rows) == before and split == 0:
                 raise InputError(f"{where}: class folder {shown(name)!r} has no images: add or remove it")
     sources = Paths.of(scan.folders, scan.root)
-    return rows.index(path, scan.root, scan.ignored, sources, np.array(scan.stamps))
+    found, _ = scan.listed.get("", ([], []))  # still there if the root's folders are not the classes
+    beside = tuple(name for name in found if name in rows.classes and name.lower() not in SPLITS)
+    return rows.index(path, scan.root, sources, np.array(scan.stamps), scan.ignored, beside)
 
 
 def scan_pictures(path: str | Path) -> Paths:
@@ -131,7 +138,7 @@ def read_csv(path: str | Path) -> Index:
         rows.add(image, label, SPLITS[split])
     if not len(rows):
         raise InputError(f"{shown(path)}: no images listed below the header")
-    return rows.index(path, root, 0, Paths.of([os.path.basename(path)], root), stamps)
+    return rows.index(path, root, Paths.of([os.path.basename(path)], root), stamps)
 
 
 class _Scan:

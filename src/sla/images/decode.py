@@ -67,7 +67,7 @@ def read_size(path: Source, *, max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
 def read_format(path: Source) -> str:
     """One of FORMATS, from the header alone."""
     with _opened(path, MAX_PIXELS) as image:
-        return str(image.format)
+        return "JPEG" if image.format == "MPO" else str(image.format)  # JPEG with more pictures
 
 
 def decode_array(path: Source, size: tuple[int, int]) -> tuple[np.ndarray, float]:

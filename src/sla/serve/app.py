@@ -12,7 +12,7 @@ from sla.errors import InputError, MissingExtraError, SLAError, listed, shown
 from sla.images.decode import BadImageError
 from sla.images.store import Pixels
 from sla.progress import QUIET, Progress
-from sla.serve.limits import MOST_REQUESTS, REQUEST_BYTES
+from sla.serve.limits import HELD_BYTES, MOST_REQUESTS, REQUEST_BYTES
 from sla.serve.service import Service
 from sla.serve.worker import BusyError
 from sla.tasks.classifier.run import Run
@@ -70,7 +70,11 @@ def create_app(
     app = Starlette(
         routes=routes,
         lifespan=service.lifespan,
-        middleware=[Middleware(Guard, rule=HostRule(host, allow_hosts), most_bytes=REQUEST_BYTES)],
+        middleware=[
+            Middleware(
+                Guard, rule=HostRule(host, allow_hosts), most_bytes=REQUEST_BYTES, most_held=HELD_BYTES
+            )
+        ],
         exception_handlers={HTTPException: _refuse, SLAError: _refuse},
     )
     app.state.service = service
@@ -132,15 +136,17 @@ async def _predict(request: Request) -> Response:
     service = _service(request)
     least = _number(request, "min_confidence", service.min_confidence, 0.0, 1.0)
     top = int(_number(request, "top", TOP, 1, len(service.run.classes), whole=True))
-    if service.requests >= MOST_REQUESTS:
-        raise BusyError(f"{MOST_REQUESTS} requests wait already: try again in a second")
-    service.requests += 1
-    try:
-        async with service.reading, reading_uploads(request) as uploads:
-            pictures = [await _decode(service, one) for one in uploads.pictures]
-        found = await asyncio.gather(*(_answer(service, one, least, top) for one in pictures))
-    finally:
-        service.requests -= 1
+    # An upload may be slow: until it is here, it takes nothing that others wait for.
+    async with reading_uploads(request) as uploads:
+        if service.requests >= MOST_REQUESTS:
+            raise BusyError(f"{MOST_REQUESTS} requests wait already: try again in a second")
+        service.requests += 1
+        try:
+            async with service.decoding:
+                pictures = [await _decode(service, one) for one in uploads.pictures]
+            found = await asyncio.gather(*(_answer(service, one, least, top) for one in pictures))
+        finally:
+            service.requests -= 1
     if uploads.is_form:  # what is wrong with one picture does not fail the others
         names = (one.name for one in uploads.pictures)
         return JSONResponse(
@@ -164,15 +170,16 @@ async def _answer(service: Service, pixels: Pixels | BadImageError, least: float
 
 async def _correct(request: Request) -> Response:
     service = _service(request)
-    async with service.reading, reading_uploads(request) as uploads:
+    async with reading_uploads(request) as uploads:
         label = uploads.fields.get("label")
         if label is None or len(uploads.pictures) != 1:
             raise InputError("a correction is a form with one picture and a field `label`")
         service.corrections.check_label(label)
-        data = await uploads.pictures[0].read()
-        await service.decode(data)  # only what can be trained on is kept
+        async with service.decoding:
+            data = await uploads.pictures[0].read()
+            await service.decode(data)  # only what can be trained on is kept
     path = await service.correct(data, label)
-    return JSONResponse({"path": path, "label": label})
+    return JSONResponse({"path": path, "label": label, "note": service.corrections.note(label)})
 
 
 def _number(

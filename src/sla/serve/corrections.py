@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from sla.datasets.scan import is_hidden
 from sla.datasets.spreadsheet_cells import escape_cell
 from sla.disk import exclusive, reason, replacing
 from sla.errors import InputError, SLAError, nearest, shown
@@ -16,12 +17,15 @@ CSV, FOLDER, LOCK = "corrections.csv", "corrections", ".corrections.lock"
 HEADER = ["path", "label"]
 EXTENSIONS = {"JPEG": "jpg", "TIFF": "tif"}  # of other formats, their name
 MOST = 10_000  # pictures that are kept
+LONGEST_FOLDER = 255  # bytes
+HIDDEN = "in a hidden folder because of the class's name: train on corrections.csv, copying adds nothing"
 
 
 class Corrections:
     """The corrections of a run, in its folder: one row for each picture, known by its content.
 
-    The pictures lie in a folder for each class, so that they can also be copied into a training folder.
+    The pictures lie in a folder for each class, so that they can also be copied into a training folder. Those
+    of a class whose name no folder can have are in a hidden one, which is no class where it is copied to.
     """
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
@@ -68,13 +72,12 @@ class Corrections:
         if found.is_relative_to((self.folder / FOLDER).resolve()):
             found.unlink(missing_ok=True)
 
+    def note(self, label: str) -> str:
+        """What to know before the pictures of a class are copied, if anything."""
+        return "" if _is_folder_name(label) else HIDDEN
+
     def _folder_of(self, label: str) -> str:
-        """The class's name where it can be that of a folder."""
-        plain = label.isprintable() and len(label.encode()) <= 100 and not set(label) & set('/\\:*?"<>|')
-        # A run's folder has checkpoints in */checkpoint.
-        if plain and label == label.strip(" .") and label != "checkpoint":
-            return label
-        return f"class {self.classes.index(label)}"
+        return label if _is_folder_name(label) else f".class {self.classes.index(label)}"
 
     def _read(self) -> list[list[str]]:
         if not self.csv.exists():
@@ -93,3 +96,10 @@ class Corrections:
         csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
         with replacing(self.csv) as file:
             file.write(text.getvalue().encode())
+
+
+def _is_folder_name(label: str) -> bool:
+    """Whether a folder can have the name of a class, and is read as that class."""
+    if not label or is_hidden(label) or len(label.encode()) > LONGEST_FOLDER:
+        return False
+    return not set(label) & set("/\0") and label != "checkpoint"  # a run's checkpoints are in */checkpoint

@@ -1,4 +1,4 @@
-"""What every request must pass and every answer has: host and origin, the size of a body, safe headers."""
+"""What every request must pass and every answer has: host and origin, the size of bodies, safe headers."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -57,8 +57,9 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """An ASGI application around another one."""
 
-    def __init__(self, app: ASGIApp, rule: HostRule, most_bytes: int) -> None:
-        self.app, self.rule, self.most_bytes = app, rule, most_bytes
+    def __init__(self, app: ASGIApp, rule: HostRule, most_bytes: int, most_held: int) -> None:
+        self.app, self.rule, self.most_bytes, self.most_held = app, rule, most_bytes, most_held
+        self.held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with one line of JSON, or pass on."""
@@ -70,9 +71,15 @@ class Guard:
         async def counted() -> Message:
             nonlocal seen
             message = await receive()
-            seen += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            seen += size
+            self.held += size
             if seen > self.most_bytes:
                 raise HTTPException(413, too_large(self.most_bytes))
+            if self.held > self.most_held:
+                raise HTTPException(
+                    503, "too many uploads at once: try again in a second", {"Retry-After": "1"}
+                )
             return message
 
         async def protected(message: Message) -> None:
@@ -87,7 +94,10 @@ class Guard:
             answer = JSONResponse({"error": why}, code, headers={"Connection": "close"})
             await answer(scope, receive, protected)
         else:
-            await self.app(scope, counted, protected)
+            try:
+                await self.app(scope, counted, protected)
+            finally:
+                self.held -= seen
 
     def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         hosts = headers.getlist("host")

@@ -19,7 +19,7 @@ from sla.images.store import Pixels
 from sla.progress import Progress
 from sla.runs.answers import UNSURE, answer_of
 from sla.serve.corrections import Corrections
-from sla.serve.limits import MOST_PICTURES, PICTURE_BYTES, READERS
+from sla.serve.limits import DECODERS, MOST_PICTURES, PICTURE_BYTES
 from sla.serve.nearest import NearestPictures
 from sla.serve.predictor import Answer, Predictor
 from sla.serve.worker import Worker
@@ -41,7 +41,7 @@ class Service:
         self.corrections = Corrections(run.folder, run.classes)
         self.nearest = NearestPictures(run, self._embed, progress) if nearest else None
         self.threads = ThreadPoolExecutor(available_cores(), "sla-serve")
-        self.reading, self.requests = asyncio.Semaphore(READERS), 0
+        self.decoding, self.requests = asyncio.Semaphore(DECODERS), 0
 
     @asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncIterator[None]:

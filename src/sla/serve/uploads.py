@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from sla.errors import InputError, shown
 from sla.images.decode import BadImageError
@@ -60,6 +60,8 @@ async def reading_uploads(request: Request) -> AsyncIterator[Uploads]:
             form, body = await _receive(request)
     except TimeoutError:
         raise HTTPException(408, f"the upload did not end within {SECONDS:.0f} seconds") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the upload was broken off") from None  # nobody is there to read it
     if form is None:
         yield Uploads([Upload(body)], {}, False)
         return

@@ -90,7 +90,7 @@ async function correct(picture, label) {
     const found = await response.json();
     if (!response.ok) throw new Error(found.error);
     picture.label = found.label;
-    saved.textContent = "✓ kept for the next training";
+    saved.textContent = `✓ kept for the next training${found.note && `; ${found.note}`}`;
   } catch (error) {
     saved.textContent = `not saved: ${error.message}`;
   }
