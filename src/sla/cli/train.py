@@ -88,12 +88,12 @@ def train(
     """
     from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
-    from sla.errors import InputError
+    from sla.errors import InputError, shown
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import default_folder
     from sla.tasks.classifier.config import ClassifierConfig
-    from sla.tasks.classifier.use_all import check_use_all
+    from sla.tasks.classifier.use_all import check_use_all, folder_for_all
     from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
@@ -137,6 +137,10 @@ def train(
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")
         preview_jobs(tree, jobs, where)
+        if seeds is not None:
+            say(f"the same for each of {seeds} seeds, in {', '.join(shown(job.folder) for job in jobs)}")
+        if use_all:
+            say(f"then once more on all images, in {shown(folder_for_all(out))}")
         return
     finished = [train_job(tree, job, where, resume, report, seeds is not None) for job in jobs]
     if use_all:

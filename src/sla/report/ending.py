@@ -204,8 +204,11 @@ def _learn_more(run: Run) -> list[NextStep]:
 
 
 def _train_command(run: Run) -> NextStep:
-    source, out = _short(run.config.data.source), f"{run.folder}-trained"
-    return NextStep("training may gain more", f"sla train {shown(quote(source))} --out {shown(quote(out))}")
+    data, out = run.config.data, f"{run.folder}-trained"
+    kept = {"classes": ", ".join(map(str, data.classes or ())), "per_class": data.per_class}
+    same = "".join(f" --set {shown(quote(f'data.{key}={value}'))}" for key, value in kept.items() if value)
+    command = f"sla train {shown(quote(_short(data.source)))}{same} --out {shown(quote(out))}"
+    return NextStep("training may gain more", command)
 
 
 def _next(run: Run, worst: ClassAccuracy | None, sure: bool) -> list[NextStep]:

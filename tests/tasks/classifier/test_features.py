@@ -486,8 +486,8 @@ def test_a_run_that_held_nothing_out_ends_in_plain_words_too(quick_run, finished
 
 
 def test_the_commands_of_the_ending_can_be_pasted(quick_run, tmp_path, monkeypatch):
-    def commands(source, folder):
-        config = make_config({"data": {"source": str(source)}, "method": {"name": "features"}})
+    def commands(source, folder, **data):
+        config = make_config({"data": {"source": str(source), **data}, "method": {"name": "features"}})
         made = {"folder": folder, "config": config, "checkpoint": "last", "result": {}}
         run = SimpleNamespace(**made, choose_checkpoint=lambda: "last")
         return [shlex.split(step.command) for step in describe_unjudged(run).next]
@@ -497,6 +497,8 @@ def test_the_commands_of_the_ending_can_be_pasted(quick_run, tmp_path, monkeypat
     assert predict[:4] == ["sla", "predict", "runs/my photos", "PICTURES"]
     assert train == ["sla", "train", "my photos", "--out", "runs/my photos-trained"]
     assert commands("/elsewhere/photos", "a")[1][2] == "/elsewhere/photos"
+    same = commands("/elsewhere/photos", "a", classes="0-1, my cat", per_class=5)[1][3:7]
+    assert same == ["--set", "data.classes=0-1, my cat", "--set", "data.per_class=5"]
     assert len(commands("object.data:array", "a")) == 1  # only Python can pass it again
 
 
