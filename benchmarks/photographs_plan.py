@@ -103,12 +103,13 @@ PLAN = (  # minutes, ways, cells, seeds: most valuable first, within twelve core
     (1, "plain,sla", EVERY, (0,)),
     (5, "plain,sla", VARIED, (0,)),
     (20, "plain,sla", "cub20-30,flowers102-5", (0,)),
-    (5, "mixed,timm,student", "cub20-10,flowers20-5", (0,)),
-    (5, "features,plain", "cub200-30", (0,)),
+    (1, "mixed,timm,student", "cub20-10,flowers20-5", (0,)),
+    (1, "features", "cub200-30", (0,)),
     (1, "plain,sla", SMALL, (1, 2)),
+    (5, "mixed,timm,student", "cub20-10,flowers20-5", (0,)),
+    (5, "plain", "cub200-30", (0,)),
     (5, "plain,sla", "cub20-10,flowers20-5", (1, 2)),
     (5, "plain,sla", "cub20-5,cub20-30,cub50-5,cub50-30,flowers20-15,flowers102-15", (0,)),
-    (1, "mixed,timm,student", SMALL, (0,)),
 )
 
 
