@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sla.compare.seeds import compare_seeds
+from sla.tasks.registry import make_config
 
 
 def made(method, seed, last, averaged=None):
@@ -14,7 +15,7 @@ def made(method, seed, last, averaged=None):
     if averaged is not None:
         accuracies["averaged"] = {"test": {"single": {"top1": averaged}}}
         result["chosen"] = {"checkpoint": "averaged", "inference": "single"}
-    config = SimpleNamespace(method=SimpleNamespace(name=method), run=SimpleNamespace(seed=seed))
+    config = make_config({"data": {"source": "digits"}, "method": {"name": method}, "run": {"seed": seed}})
     return SimpleNamespace(config=config, result=result)
 
 

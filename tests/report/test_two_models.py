@@ -81,10 +81,11 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, chosen, other
     assert f"That is {name}{answers}; {'; '.join(compared)}." in page.words
     assert told.startswith(f"{name.capitalize()} (")
     named = "" if answers else f" --checkpoint {checkpoint}"  # the command uses the model of this page
-    assert f"<code>sla predict {folder} PICTURES --min-confidence 0.9{named}</code>" in page.source
+    assert f"<code>sla predict {folder} PICTURES{named}</code>" in page.source
     rows = {row[0]: row for row in page.tables["Quick and trained model"][1:]}
     found = {name: int(row[2]) for name, row in rows.items()}
-    assert found == {f"{name} *": hits} | {NAMES[other]: right(run, other) for other in others}
+    tested = {"features", "last", chosen} - {checkpoint}
+    assert found == {f"{name} *": hits} | {NAMES[other]: right(run, other) for other in tested}
     assert [row[0].removesuffix(" *") for row in rows.values() if row[5]] == [NAMES[chosen]]
     assert f"test images, with {name}." in page.words
     assert "ECE: how far confidence and accuracy are apart" in page.words
@@ -98,7 +99,7 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, chosen, other
 def test_the_commands_of_the_page_are_whole(run, parse, tmp_path):
     write_run_page(run, tmp_path / "page.html")
     source = (tmp_path / "page.html").read_text()
-    assert f"Next: <code>sla predict {run.folder} PICTURES --min-confidence 0.9</code>" in source
+    assert f"Next: <code>sla predict {run.folder} PICTURES</code>" in source
     assert "`" not in parse(source).words.partition("Full configuration")[0]
 
 

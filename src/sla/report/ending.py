@@ -161,7 +161,7 @@ def _which(models: Sequence[ModelAccuracy]) -> str:
     said = [
         f"{name} is right on {one.right:,}: {one.accuracy.percent()}"
         for name, one in zip(others, models[1:], strict=True)
-        if one.answers or one.name == MODELS[FEATURES] or models[0].name == MODELS[FEATURES]
+        if one.answers or one.name == MODELS[FEATURES] or len(models) == 2
     ]
     return f"That is {own}; {'; '.join(said)}."
 

@@ -9,7 +9,7 @@ from sla.datasets.load import load
 from sla.images.store import Dataset
 from sla.runs.checkpoint import WEIGHTS
 from sla.session import train
-from sla.tasks.classifier import result as results
+from sla.tasks.classifier.judge import Judge
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.registry import make_config
 
@@ -61,9 +61,9 @@ def test_test_labels_cannot_be_read_while_something_is_chosen(kind, started, tmp
         sealed.append(True)
         start(self, *parts, **more)
 
-    score, start = results._test, Trainer.__init__
+    score, start = Judge.test, Trainer.__init__
     monkeypatch.setattr(Dataset, "__getattribute__", get)
-    monkeypatch.setattr(results, "_test", opening)
+    monkeypatch.setattr(Judge, "test", opening)
     monkeypatch.setattr(Trainer, "__init__", sealing)
     config = make_config(tree(started.folder, **KINDS[kind]))
     run = train(config, tmp_path / "run", splits=replace(splits, test=test))

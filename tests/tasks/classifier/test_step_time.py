@@ -79,22 +79,22 @@ def test_without_a_compiler_it_is_eager(timed, monkeypatch):
 
 
 def test_a_preview_compiles_nothing(timed, messages):
-    asked = timed(100.0, 50.0)
+    asked = timed(300.0, 150.0)
     plan = preview(config(), progress=messages)
     assert "eager or compiled: both will be timed when the run starts" in messages.lines
-    assert "about 7 minutes of training, if not compiled" in messages.lines
+    assert "about 20 minutes of training, if not compiled" in messages.lines
     assert plan.config.run.compile is None  # still open
     assert asked == {"eager": 1, "both": 0}
 
 
 def test_choice_and_reason_are_recorded_and_followed(timed, tmp_path, stop_at, messages):
-    asked = timed(100.0, 200.0)
+    asked = timed(300.0, 600.0)
     folder = tmp_path / "run"
     with pytest.raises(Exception, match="stopped"):
         train(config(), folder, progress=stop_at(2))
     stored = yaml.safe_load((folder / "config.yaml").read_text())["run"]
     assert (stored["compile"], stored["threads"]) == (False, 1)
-    assert stored["compile_reason"].startswith("eager: 100000 ms per step eager, 200000 ms compiled")
+    assert stored["compile_reason"].startswith("eager: 300000 ms per step eager, 600000 ms compiled")
     train(config(), folder, resume=True)
     cost = json.loads((folder / "result.json").read_text())["cost"]
     assert (cost["compiled"], cost["compile_reason"]) == (False, stored["compile_reason"])
