@@ -182,6 +182,7 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
     from sla.errors import shown
     from sla.runs.distributed import process_numbers
+    from sla.runs.folder import JUDGED
     from sla.tasks.classifier.run import Run
     from sla.tasks.classifier.use_all import (
         config_for_all,
@@ -196,7 +197,7 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
     if not judged.result["images"].get("test"):
         say(f"no images are left to evaluate it on; expect about the accuracy of {shown(judged.folder)}")
     begun = (out / "config.yaml").exists()
-    if process_numbers().rank == 0 and not begun:
+    if process_numbers().rank == 0 and not (begun and (out / JUDGED).exists()):
         write_judgement(out, judgement_of(judged))
     return train_one(config, out, begun, report=False)
 

@@ -212,7 +212,7 @@ def _train_command(run: Run) -> NextStep:
 
 
 def _next(run: Run, worst: ClassAccuracy | None, sure: bool) -> list[NextStep]:
-    """`sure`: some confidence is high enough, and right."""
+    """`sure`: the confidence that is advised is one that the model reaches."""
     folder, source = str(run.folder), run.config.data.source
     model = "" if run.checkpoint == run.choose_checkpoint() else f" --checkpoint {run.checkpoint}"
     least = f" --min-confidence {TRUSTED:g}" if sure else ""

@@ -394,6 +394,8 @@ def test_photographs_with_pretrained_weights_begin_with_the_quick_model(photogra
     assert (quick.stages, quick.method.name) == (("train",), "features")
     assert quick.model.resolution == 224
     assert planned(photographs, run={"minutes": 2}).config.stages == ("features", "train")
+    compared = planned(photographs, run={"minutes": 1}, method={"views": "rot4"}).config  # as --compare sets
+    assert (compared.method.name, compared.stages) == ("sla", ("features", "train"))
     named = planned(photographs, run={"minutes": 1}, method={"name": "sla"}).config
     assert (named.stages, named.method.name) == (("features", "train"), "sla")
     assert planned(photographs, stages="train").config.stages == ("train",)
@@ -540,6 +542,9 @@ def test_a_run_on_all_images_keeps_the_judgement_when_it_is_resumed(two_stage_ru
     (whole.folder / "judged_by.json").write_text('{"run": 3}')
     (whole.folder / "result.json").unlink()
     refused("judged_by.json: damaged", command, "train", "--resume", "--out", whole.folder)
+    (whole.folder / "judged_by.json").unlink()  # what the message advises
+    command("train", "--resume", "--out", folder, "--use-all", "--no-report")
+    assert json.loads((whole.folder / "result.json").read_text())["judged_by"] == result["judged_by"]
 
 
 @pytest.mark.parametrize(

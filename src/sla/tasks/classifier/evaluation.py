@@ -219,7 +219,7 @@ def infer_averaged(
 
 
 def check_finite(logits: Tensor, inference: str) -> Tensor:
-    """The same logits (n, N), raises if any is NaN or infinite."""
+    """The same logits (n, N); raises if any is NaN or infinite."""
     bad = int((~(logits.amax(1) - logits.amin(1)).isfinite()).sum())  # no copy of all logits
     if bad:
         raise SLAError(

@@ -129,7 +129,7 @@ def _choose_stages(config: ClassifierConfig, reasons: list[str]) -> ClassifierCo
     """From pretrained weights the quick model comes first; in a minute there is time for nothing else."""
     if config.stages is not None or config.model.weights != "pretrained" or config.method.name in QUICK_ALONE:
         return config
-    asked = {"name", "views", "views_per_step"} & config.method.model_fields_set or config.data.unlabelled
+    asked = "name" in config.method.model_fields_set or _asks_for_views(config)
     if not asked and config.run.minutes is not None and config.run.minutes <= QUICK_MINUTES:
         reasons.append("up to a minute: the quick model alone, without training")
         return override(config, "method", name=FEATURES)
@@ -145,8 +145,14 @@ def _choose_method(config: ClassifierConfig) -> ClassifierConfig:
     named = config.method.model_fields_set
     if "name" in named or config.is_grown:
         return config
-    uses_views = named & {"views", "views_per_step"} or config.data.unlabelled or config.has_stage(DISTIL)
+    uses_views = _asks_for_views(config)
     config = override(config, "method", name="sla")
     if config.model.weights == "pretrained" and not uses_views:
         return override(config, "method", name="baseline")
     return config if "views_per_step" in named else override(config, "method", views_per_step=1)
+
+
+def _asks_for_views(config: ClassifierConfig) -> bool:
+    """Whether views were asked for, or what needs a method with views: a student, unlabelled images."""
+    named = config.method.model_fields_set & {"views", "views_per_step"}
+    return bool(named or config.data.unlabelled or config.has_stage(DISTIL))

@@ -72,7 +72,9 @@ def read_judgement(folder: Path) -> Judgement | None:
         judgement = TypeAdapter(Judgement).validate_python(parse_json(path.read_text(encoding="utf-8")))
         TEMPERATURES.validate_python({"last": judgement.temperatures})
     except (ValueError, ValidationError):
-        raise InputError(f"{shown(path)}: damaged; the command with --use-all writes it again") from None
+        raise InputError(
+            f"{shown(path)}: damaged; delete it, and --use-all with --resume writes it again"
+        ) from None
     return judgement
 
 
