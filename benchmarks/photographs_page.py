@@ -48,11 +48,12 @@ def render(rows: Rows) -> str:
     for minutes in sorted({row["minutes"] for row in rows if row["cell"] in CELLS}, key=float):
         cells = [name for name in CELLS if any((r["cell"], r["minutes"]) == (name, minutes) for r in rows)]
         tables += [
-            f"**{minutes} minute{'s' * (minutes != '1')} of two cores**",
+            f"### {minutes} minute{'s' * (minutes != '1')} of two cores",
             _budget(rows, minutes, cells),
             _goal(rows, minutes, cells),
         ]
-    return "\n\n".join([*filter(None, tables), "**Pilots**, on held-out training pictures", _pilots(rows)])
+    pilots = ["### Pilots", "On held-out training pictures.", _pilots(rows), _average_over_quick(rows)]
+    return "\n\n".join([*filter(None, tables), *pilots])
 
 
 def _values(rows: Rows, cell: str, minutes: str, way: str, score: str, variant: str = "") -> dict[str, float]:
@@ -167,6 +168,20 @@ def _pilots(rows: Rows) -> str:
                 shown = (f"{fmean(values.values()):.1f}" if values else "" for values in found)
                 lines.append((way, settings, score.replace("_", ", "), *shown))
     return _markdown(lines)
+
+
+def _average_over_quick(rows: Rows) -> str:
+    """What averaging gained over the quick model in the pilots of fine-tuning, by minutes."""
+    gains: dict[str, list[str]] = {}
+    for row in rows:
+        if row["cell"] in PILOTS and row["way"] == "plain" and not row["variant"]:
+            gain = float(row["averaged"]) - float(row["quick"])
+            gains.setdefault(row["minutes"], []).append(f"{gain:+.1f}")
+    said = (
+        f"{minutes} minute{'s' * (minutes != '1')} {', '.join(gains[minutes])}"
+        for minutes in sorted(gains, key=float)
+    )
+    return f"Fine-tuning, averaged, over the quick model, in points: {'; '.join(said)}."
 
 
 def _markdown(lines: Iterable[tuple[str, ...]]) -> str:

@@ -38,7 +38,7 @@ from sla.session import train
 from sla.tasks.classifier.distil import configure_student
 from sla.tasks.classifier.evaluation import infer
 from sla.tasks.classifier.plan import make_plan
-from sla.tasks.classifier.time_shares import AMPLE, following, steps_in
+from sla.tasks.classifier.time_shares import AMPLE, evaluation_steps, following, steps_in
 from sla.tasks.classifier.trainer import Trainer
 from sla.tasks.registry import make_config, with_values
 
@@ -364,6 +364,7 @@ def test_what_follows_is_counted_in_passes(splits):
     assert following(replace(plan, config=more), "train").evaluation == pytest.approx(2 * 30 / step)
     plain = make_plan(make_config(with_values(TREE, {"run.iterations": 1})), splits)
     fit = 60 / 0.5 - tested / PASSES - 3 * 2 * 30 / PASSES
+    assert evaluation_steps(plain) == pytest.approx((tested + 3 * 2 * 30) / PASSES)
     assert steps_in(plain, 60.0, 0.5) == int(fit)
     assert steps_in(plain, 0.1, 0.5) == 1
 

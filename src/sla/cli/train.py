@@ -245,14 +245,16 @@ def print_results(runs: "Sequence[OpenedRun]", verbose: bool = True) -> None:
     """
     from sla.cli.display import print_table
 
-    tables: dict[tuple[str, ...], list[ScoreTable]] = {}
+    tables: dict[tuple[str, ...], list[tuple[str, ScoreTable]]] = {}
     for run in runs:
         say(f"run: {run.folder}")
         images = run.result.get("images", {})
         said = run.task == "classifier" and not verbose and bool(images.get("val") or images.get("test"))
         if (table := run.score_table()).rows and not said:
-            tables.setdefault(table.header, []).append(table)
+            tables.setdefault(table.header, []).append((run.folder.name, table))
     for header, found in tables.items():
-        print_table(header, [row for table in found for row in table.rows])
-        for note in (*(note for table in found for note in table.notes), *found[0].legend):
+        rows = [(folder, *row) for folder, table in found for row in table.rows]
+        alike = len(found) > 1 and len({row[1:3] for row in rows}) < len(rows)  # runs of one method
+        print_table(header, [(f"{row[0]}: {row[1]}" if alike else row[1], *row[2:]) for row in rows])
+        for note in (*(note for _, table in found for note in table.notes), *found[0][1].legend):
             say(note)

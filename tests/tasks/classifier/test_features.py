@@ -511,6 +511,8 @@ def test_use_all_trains_again_with_the_held_out_images(quick_run, tmp_path):
     whole = Run(tmp_path / "run-all")
     assert f"training again on all images, with the held-out ones, in {tmp_path / 'run-all'}\n" in told
     assert told.count("of 360 pictures it had not seen") == 2  # of both runs
+    assert "\nrun: features, last, test\t" in told  # in the table of both
+    assert "\nrun-all: features, last, test\t" in told
     assert whole.result["images"] == quick_run.result["images"] | {"val": 0}
     assert whole.result["judged_by"]["run"] == "run"
     assert whole.result["judged_by"]["val"] == quick_run.result["accuracies"]["last"]["val"]

@@ -10,10 +10,12 @@ import torch
 import yaml
 
 from sla.progress import QUIET
+from sla.runs.timing import duration
 from sla.session import preview, train
 from sla.tasks.classifier import step_time
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.step_time import choose_mode, measure_seconds
+from sla.tasks.classifier.time_shares import evaluation_steps
 from sla.tasks.classifier.trainer import COMPILED_CODE, keep_compiled_code
 from sla.tasks.registry import make_config
 
@@ -82,7 +84,8 @@ def test_a_preview_compiles_nothing(timed, messages):
     asked = timed(300.0, 150.0)
     plan = preview(config(), progress=messages)
     assert "eager or compiled: both will be timed when the run starts" in messages.lines
-    assert "about 20 minutes of training, if not compiled" in messages.lines
+    evaluated = duration(300.0 * evaluation_steps(plan))
+    assert f"about 20 minutes of training, if not compiled; about {evaluated} of evaluation" in messages.lines
     assert plan.config.run.compile is None  # still open
     assert asked == {"eager": 1, "both": 0}
 

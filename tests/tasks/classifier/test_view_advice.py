@@ -142,6 +142,7 @@ def test_a_trained_run_says_how_well_it_predicts_its_views(tmp_path, messages):
     assert [one[0] for one in found["by_view"].values()] == pytest.approx([100 * r / count for r in right])
     assert found["accuracy"] == pytest.approx(100 * sum(right) / 4 / count)
     assert any("seconds of training" in line for line in messages.lines)
+    assert "predicting views" in messages.passes
 
 
 def test_methods_without_a_head_for_views_say_nothing():

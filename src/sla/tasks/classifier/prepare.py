@@ -19,9 +19,10 @@ from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
-from sla.tasks.classifier.time_shares import AMPLE, steps_in
+from sla.tasks.classifier.time_shares import AMPLE, evaluation_steps, steps_in
 from sla.tasks.classifier.view_probe import fitting
 
+TELLING = 2.0  # seconds of evaluation from which on they are said
 MANY = 300  # pictures from which on it is worth timing how long their features take
 
 
@@ -124,7 +125,9 @@ def _fix_length(
         share, once = distil_cost(plan.config, len(plan.train))
         total = seconds * (iterations * (1 + share) + once) if iterations else left()
         how = {True: "compiled", False: "not compiled", None: "if not compiled"}[mode.compiles]
-        progress.message(f"about {duration(total)} of training, {how}")
+        tested = seconds * evaluation_steps(plan, group.world_size) if iterations else 0.0
+        then = f"; about {duration(tested)} of evaluation" if tested >= TELLING else ""
+        progress.message(f"about {duration(total)} of training, {how}{then}")
         if iterations is None:
             fitting_in = steps_in(plan, total, seconds, group.world_size)
             changes |= {"iterations": min(AMPLE * fitting_in, MOST_STEPS), "pace": {}}

@@ -56,7 +56,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "anytime": {
             name: [rule.to_dict() for rule in one.anytime] for name, one in found.items() if one.anytime
         },
-        "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"]),
+        "view_accuracy": _view_accuracy(trainer, found["last"].model, scores["last"], progress),
         **({} if chosen is None else {"chosen": chosen}),
         **({} if judgement is None else {"judged_by": judgement.about()}),
         **trainer.about(),
@@ -142,7 +142,9 @@ def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> d
     }
 
 
-def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) -> dict[str, Any] | None:
+def _view_accuracy(
+    trainer: Trainer, model: Classifier, scores: dict[str, Any], progress: Progress
+) -> dict[str, Any] | None:
     """How well the model predicts its views on held-out images; None where it does not learn to."""
     plan, name = trainer.plan, "val" if trainer.plan.val is not None else "test"
     dataset = plan.val or plan.test
@@ -155,6 +157,7 @@ def _view_accuracy(trainer: Trainer, model: Classifier, scores: dict[str, Any]) 
         trainer.eval_pipeline,
         workers=workers,
         fast=is_slow(trainer),
+        progress=progress,
     )
     if found is None:
         return None

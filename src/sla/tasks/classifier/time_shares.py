@@ -81,11 +81,16 @@ def keep_pace(stage: str, config: ClassifierConfig, position: Position) -> Class
     return config.model_copy(update={"run": config.run.model_copy(update={"pace": pace})})
 
 
+def evaluation_steps(plan: Plan[ClassifierConfig], processes: int = 1) -> float:
+    """What evaluating takes, during training and at the end, in steps of training."""
+    own = following(plan, MAIN_STAGE, processes)
+    return own.end + (plan.config.run.evaluations or 1) * own.evaluation
+
+
 def steps_in(plan: Plan[ClassifierConfig], seconds: float, step: float, processes: int = 1) -> int:
     """How many steps of training, of so many seconds each, fit into this time with all that follows."""
     config = plan.config
     share, once = distil_cost(config, len(plan.train))
-    own = following(plan, MAIN_STAGE, processes)
     fit = seconds / step
-    besides = own.end + once + (config.run.evaluations or 1) * own.evaluation
+    besides = once + evaluation_steps(plan, processes)
     return max(int((fit - min(besides, fit / 2)) / (1 + share)), 1)

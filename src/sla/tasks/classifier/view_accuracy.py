@@ -11,6 +11,7 @@ from sla.accelerate import Engine
 from sla.augment.ops import Pipeline
 from sla.classifier import Classifier
 from sla.images.store import Dataset, spread
+from sla.progress import QUIET, Progress
 from sla.runs.evaluation import iterate_eval
 from sla.stats import Interval, share
 from sla.views import Product, Views
@@ -140,6 +141,7 @@ def measure_views(
     batch_size: int = 64,
     workers: int = 0,
     fast: bool = False,
+    progress: Progress = QUIET,
 ) -> ViewAccuracy | None:
     """How well a trained classifier predicts its views on at most ENOUGH images, evenly spaced.
 
@@ -158,4 +160,5 @@ def measure_views(
         if logits is None:
             return None
         answers.append(logits.argmax(1).cpu())
+        progress.advance("predicting views", sum(map(len, answers)) // len(method.views), len(some))
     return count_views(torch.cat(answers), method.views)
