@@ -14,6 +14,7 @@ settings.load_profile("sla")
 # Small tensors: threads cost more than they bring, and one thread sums in one order. Children inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["SLA_ALLOCATOR"] = "default"  # a test of the command line leaves its process as it was
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # as in every command: also before torch is imported
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports to its maker unless told before its import
 
 

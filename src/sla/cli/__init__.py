@@ -31,6 +31,7 @@ from sla.cli import (
 from sla.cli.renamed import WithOldNames
 from sla.disk import explain
 from sla.errors import LostProcessError, SLAError, SLAWarning, shown
+from sla.threads import wait_briefly
 
 app = typer.Typer(
     name="sla",
@@ -77,6 +78,7 @@ def main(args: list[str] | None = None) -> None:
     warnings.showwarning = _show_warning
     try:
         keep_memory()
+        wait_briefly()
         app(args)
     except SLAError as error:
         typer.secho(f"sla: {shown(str(error))}", fg="red", err=True)
