@@ -109,9 +109,8 @@ def _goal(rows: Rows, minutes: str, cells: list[str]) -> str:
     text += f" (not in {', '.join(missed)})." if missed else "."
     if len(sla) > 1:
         one = interval(sla)
-        text += (
-            f" The best row with SLA against the best without: {one.mean:+.1f} points ({one.ends('+.1f')})."
-        )
+        ends = f" ({one.ends('+.1f')})" if len(sla) > 2 else ""
+        text += f" The best row with SLA against the best without: {one.mean:+.1f} points{ends}."
     return text
 
 
@@ -149,8 +148,8 @@ def _gain(rows: Rows, minutes: str, found: dict[str, dict[str, float]]) -> str:
     if not gains:
         return ""
     one = interval(gains)
-    ends = f"({one.ends('+.1f')}), " if len(gains) > 1 else ""
-    return f"{one.mean:+.1f} {ends}{len(gains)} column{'s' if len(gains) > 1 else ''}"
+    ends = f" ({one.ends('+.1f')})" if len(gains) > 2 else ""  # of two columns it would say nothing
+    return f"{one.mean:+.1f}{ends}, {len(gains)} column{'s' if len(gains) > 1 else ''}"
 
 
 def _pilots(rows: Rows) -> str:
