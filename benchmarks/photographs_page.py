@@ -48,7 +48,7 @@ def render(rows: Rows) -> str:
     for minutes in sorted({row["minutes"] for row in rows if row["cell"] in CELLS}, key=float):
         cells = [name for name in CELLS if any((r["cell"], r["minutes"]) == (name, minutes) for r in rows)]
         tables += [
-            f"### {minutes} minute{'s' * (minutes != '1')} of two cores",
+            f"### {_time(minutes)} of two cores",
             _budget(rows, minutes, cells),
             _goal(rows, minutes, cells),
         ]
@@ -156,7 +156,7 @@ def _pilots(rows: Rows) -> str:
     tried = {(row["cell"], row["minutes"]) for row in rows if row["cell"] in PILOTS}
     columns = sorted(tried, key=lambda column: (float(column[1]), column[0]))
     lines: list[tuple[str, ...]] = [
-        ("way", "settings", "answer", *(f"{cell}, {minutes} minutes" for cell, minutes in columns)),
+        ("way", "settings", "answer", *(f"{cell}, {_time(minutes)}" for cell, minutes in columns)),
         ("---", "---", "---", *["--:"] * len(columns)),
     ]
     for variant, (way, more) in VARIANTS.items():
@@ -176,11 +176,12 @@ def _average_over_quick(rows: Rows) -> str:
         if row["cell"] in PILOTS and row["way"] == "plain" and not row["variant"]:
             gain = float(row["averaged"]) - float(row["quick"])
             gains.setdefault(row["minutes"], []).append(f"{gain:+.1f}")
-    said = (
-        f"{minutes} minute{'s' * (minutes != '1')} {', '.join(gains[minutes])}"
-        for minutes in sorted(gains, key=float)
-    )
+    said = (f"{_time(minutes)} {', '.join(gains[minutes])}" for minutes in sorted(gains, key=float))
     return f"Fine-tuning, averaged, over the quick model, in points: {'; '.join(said)}."
+
+
+def _time(minutes: str) -> str:
+    return f"{minutes} minute{'s' * (minutes != '1')}"
 
 
 def _markdown(lines: Iterable[tuple[str, ...]]) -> str:
@@ -211,7 +212,7 @@ def draw(rows: Rows, path: Path) -> None:
             panel.plot(found.mean, place, "o", ms=7, color="#2a6f97")
             panel.annotate(f"{found.mean:+.1f}", (found.mean, place), (0, 6), "data", "offset points", size=8)
         panel.axvline(0, ls="--", lw=0.8, color="#999999")
-        panel.set_title(f"{minutes} minute{'s' * (minutes != '1')}", fontsize=9)
+        panel.set_title(_time(minutes), fontsize=9)
         panel.set_yticks(range(len(DRAWN)), [words for *_, words in DRAWN], fontsize=8)
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3, axis="x")
