@@ -86,7 +86,7 @@ def summarise(outcomes: Sequence[Outcome], seed: int, commit: str | None) -> lis
 
 def render(rows: list[dict[str, str]]) -> str:
     """The counts by fault and task, with the stages that were hit."""
-    lines = ["| fault | run | tried | went on bit for bit | said in one line | failed | hit in |"]
+    lines = ["| fault | run | tried | resumed bit for bit | reported in one line | failed | hit in |"]
     lines.append("|---|---|--:|--:|--:|--:|---|")
     for fault, task in dict.fromkeys((row["fault"], row["task"]) for row in rows):
         own = [row for row in rows if (row["fault"], row["task"]) == (fault, task)]

@@ -191,16 +191,15 @@ def _audit_text(found: dict[str, Any], total: int) -> str:
     """What was found, and of what nothing could be."""
     known, unchecked, versions = found["known"], found["unchecked"], found["records_of_versions"]
     said = "none has a known vulnerability" if not known else f"{len(known)} have known vulnerabilities"
-    text = f"Asked of the package index on {found['date']}: of {total - len(unchecked)} packages, {said}. "
+    text = f"Checked against the package index on {found['date']}: of {total - len(unchecked)} packages, {said}. "
     text += "".join(f"{name}: {', '.join(ids)}. " for name, ids in known.items())
     if versions < total:
         text += (
-            f"The index that was reachable had records of {versions} of the {total} versions, which is what "
-            "`pip-audit` asks for; of the others the record of the package was taken where its newest "
-            "version is the pinned one. "
+            f"The reachable index had records of {versions} of the {total} versions (`pip-audit` asks for "
+            "these); for the others the package's own record was used if its newest version is the pinned one. "
         )
     if unchecked:
-        text += f"Not checked, for want of a record: {', '.join(unchecked)}. "
+        text += f"Not checked, because there was no such record: {', '.join(unchecked)}. "
     return text + "`python docs/supply.py --audit` asks again."
 
 

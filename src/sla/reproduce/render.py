@@ -137,10 +137,10 @@ def _in_short(results: Results) -> Iterable[Section]:
     if rows:
         words = (
             "Test accuracy in percent of a plain classifier and of SLA at the same training cost, and the "
-            "gain in points with its 95% interval over paired seeds. Of the views one is drawn for each "
-            "image and step unless it says otherwise. C is the training FLOP of a plain classifier that has "
-            "just learnt its images. Few training images, a ResNet-9 with 0.4 million parameters, crops and "
-            "flips."
+            "gain in points with its 95% interval over paired seeds. Each step uses one random view "
+            "of each image unless the row says otherwise. C is the training FLOP of a plain classifier trained "
+            "until it just fits its training images. Few training images, a ResNet-9 with 0.4 million "
+            "parameters, crops and flips."
         )
         yield Section("In short", [words], [("In short", header, rows)])
 
@@ -175,8 +175,8 @@ def _surprises(scale: str, compared: Sequence[Single]) -> Section:
     clear = [one for one in compared if one.surprising]
     sure = [one.contrast.label for one in clear if one.adjusted < RISK]
     words = (
-        f"Of {len(compared)} single comparisons, {len(clear)} have a 95% interval that excludes 0 on a side "
-        f"that the paper does not have; by chance alone about {len(compared) / 20:.1f} intervals would "
+        f"Of {len(compared)} single comparisons, {len(clear)} have a 95% interval that excludes 0 and "
+        f"either go against the paper or are not in it; by chance alone about {len(compared) / 20:.1f} intervals would "
         f"exclude 0, on either side. Clear after Holm over all {len(compared)}: "
         f"{'; '.join(sure) or 'none'}. {ORIENTED}"
     )
