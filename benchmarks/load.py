@@ -323,7 +323,8 @@ def render(rows: list[dict[str, str]]) -> str:
 
 def _note(rows: list[dict[str, str]]) -> str:
     places = dict.fromkeys(
-        f"{row['machine']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, torch {row['torch']}" for row in rows
+        f"{row['machine']}, {row['threads']} thread{'s' * (row['threads'] != '1')}, torch {row['torch']}"
+        for row in rows
     )
     short = any(row["what"] in HOURS and float(row["minutes"]) < ENOUGH for row in rows)
     text = f"Pictures of {EDGE} x {EDGE} pixels; {'; '.join(places)}."

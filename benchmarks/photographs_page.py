@@ -51,6 +51,7 @@ def render(rows: Rows) -> str:
             f"### {_time(minutes)} of two cores",
             _budget(rows, minutes, cells),
             _goal(rows, minutes, cells),
+            _over_seeds(rows, minutes, cells),
         ]
     pilots = ["### Pilots", "On held-out training pictures.", _pilots(rows), _average_over_quick(rows)]
     return "\n\n".join([*filter(None, tables), *pilots])
@@ -112,6 +113,25 @@ def _goal(rows: Rows, minutes: str, cells: list[str]) -> str:
         ends = f" ({one.ends('+.1f')})" if len(sla) > 2 else ""
         text += f" The best row with SLA against the best without: {one.mean:+.1f} points{ends}."
     return text
+
+
+def _over_seeds(rows: Rows, minutes: str, cells: list[str]) -> str:
+    """What SLA gains over fine-tuning, both averaged, where a cell has several seeds, with their interval."""
+    said = []
+    for score, words in (("averaged", "single"), ("averaged_views", "aggregated")):
+        found = []
+        for cell in cells:
+            ours, plain = _values(rows, cell, minutes, "sla", score), _values(rows, cell, minutes, *TUNED)
+            gains = [ours[seed] - plain[seed] for seed in sorted(ours.keys() & plain.keys())]
+            if len(gains) > 1:
+                one = interval(gains)
+                found.append(f"{cell} {one.mean:+.1f} ({one.ends('+.1f')})")
+        if found:
+            said.append(f"{words} {', '.join(found)}")
+    if not said:
+        return ""
+    words = "SLA over fine-tuning, both averaged, paired by seed, with the interval over seeds"
+    return f"{words}: {'; '.join(said)}."
 
 
 def _over(rows: Rows, cell: str, minutes: str, default: dict[str, float]) -> dict[tuple[str, str], float]:

@@ -191,12 +191,14 @@ def _audit_text(found: dict[str, Any], total: int) -> str:
     """What was found, and of what nothing could be."""
     known, unchecked, versions = found["known"], found["unchecked"], found["records_of_versions"]
     said = "none has a known vulnerability" if not known else f"{len(known)} have known vulnerabilities"
-    text = f"Checked against the package index on {found['date']}: of {total - len(unchecked)} packages, {said}. "
+    checked = total - len(unchecked)
+    text = f"Checked against the package index on {found['date']}: of {checked} packages, {said}. "
     text += "".join(f"{name}: {', '.join(ids)}. " for name, ids in known.items())
     if versions < total:
         text += (
             f"The reachable index had records of {versions} of the {total} versions (`pip-audit` asks for "
-            "these); for the others the package's own record was used if its newest version is the pinned one. "
+            "these); for the others the package's own record was used if its newest version is the pinned "
+            "one. "
         )
     if unchecked:
         text += f"Not checked, because there was no such record: {', '.join(unchecked)}. "

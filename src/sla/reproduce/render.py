@@ -138,9 +138,9 @@ def _in_short(results: Results) -> Iterable[Section]:
         words = (
             "Test accuracy in percent of a plain classifier and of SLA at the same training cost, and the "
             "gain in points with its 95% interval over paired seeds. Each step uses one random view "
-            "of each image unless the row says otherwise. C is the training FLOP of a plain classifier trained "
-            "until it just fits its training images. Few training images, a ResNet-9 with 0.4 million "
-            "parameters, crops and flips."
+            "of each image unless the row says otherwise. C is the training FLOP of a plain classifier "
+            "trained until it just fits its training images. Few training images, a ResNet-9 with 0.4 "
+            "million parameters, crops and flips."
         )
         yield Section("In short", [words], [("In short", header, rows)])
 
@@ -176,8 +176,8 @@ def _surprises(scale: str, compared: Sequence[Single]) -> Section:
     sure = [one.contrast.label for one in clear if one.adjusted < RISK]
     words = (
         f"Of {len(compared)} single comparisons, {len(clear)} have a 95% interval that excludes 0 and "
-        f"either go against the paper or are not in it; by chance alone about {len(compared) / 20:.1f} intervals would "
-        f"exclude 0, on either side. Clear after Holm over all {len(compared)}: "
+        f"either go against the paper or are not in it; by chance alone about {len(compared) / 20:.1f} "
+        f"intervals would exclude 0, on either side. Clear after Holm over all {len(compared)}: "
         f"{'; '.join(sure) or 'none'}. {ORIENTED}"
     )
     return _compared(f"Against the paper, or not in it, at {scale} scale", words, clear)
