@@ -54,7 +54,8 @@ def render(rows: Rows) -> str:
             _over_seeds(rows, minutes, cells),
         ]
     pilots = ["### Pilots", "On held-out training pictures.", _pilots(rows), _average_over_quick(rows)]
-    return "\n\n".join([*filter(None, tables), *pilots])
+    cost = f"{len(rows)} runs, {sum(float(row['core_seconds']) for row in rows) / 3600:.1f} core-hours."
+    return "\n\n".join([*filter(None, tables), *pilots, cost])
 
 
 def _values(rows: Rows, cell: str, minutes: str, way: str, score: str, variant: str = "") -> dict[str, float]:
