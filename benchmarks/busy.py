@@ -4,7 +4,7 @@
 
 Steps of training with as many threads as the machine has cores, quiet and beside a busy process for each
 core; with the spin of OpenMP's own and with that of the command line (sla/threads.py). The variants take
-turns, each in a process of its own. Writes results/busy.csv and the table in docs/speed.md. Eight minutes.
+turns, each in a process of its own. Writes results/busy.csv and the table in docs/speed.md. Ten minutes.
 """
 
 import os
