@@ -77,10 +77,10 @@ class Table:
         """The page's text up to its first mark, that between the marks, and the rest."""
         mark = f"<!-- made by benchmarks/{self.name}.py -->\n"
         before, start, rest = self.page.read_text(encoding="utf-8").partition(mark)
-        shown, end, after = rest.partition("\n<!-- end -->")
+        shown, end, after = f"\n{rest}".partition("\n<!-- end -->")  # also where nothing is shown yet
         if not end:
             raise SystemExit(f"{self.page_name} has no marks for benchmarks/{self.name}.py")
-        return before + start, shown, end + after
+        return before + start, shown.removeprefix("\n"), end + after
 
 
 def with_ends(found: Interval, digits: int = 1) -> str:
