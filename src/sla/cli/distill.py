@@ -1,4 +1,4 @@
-"""`sla distill`: a student in one pass, from the aggregated answers of a finished run."""
+"""`sla distill`: a student in one pass, from the answers of a finished run."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ Option = typer.Option
 
 
 def distill(
-    run: Annotated[str, typer.Argument(help="Folder of a finished run with aggregated inference.")],
+    run: Annotated[str, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path | None, Option(help="Folder of the new run. Default: RUN-distilled.")] = None,
     unlabelled: Annotated[
         str | None, Option(help="More images, without labels: a folder, or the name of a dataset.")
@@ -32,7 +32,8 @@ def distill(
 ) -> None:
     """Train a student that gives the aggregated answer of a run in one pass; it is a new run.
 
-    The new run's inference is `distilled`; its cost includes that of its teacher.
+    The student of a run without views learns its only answer, e.g. with a smaller backbone. The new run's
+    inference is `distilled`; its cost includes that of its teacher.
     """
     from sla.cli.train import print_results, train_one
     from sla.plugins import allow_typed

@@ -101,6 +101,11 @@ class Method:
         """The inference that the method is evaluated by."""
         return "single"
 
+    @property
+    def teaching(self) -> tuple[str, int]:
+        """The inference that a student learns from a model of this method, and its passes per image."""
+        return ("aggregated", len(self.views)) if "aggregated" in self.inferences else ("single", 1)
+
     def build_heads(self, in_features: int, num_classes: int) -> nn.ModuleDict:
         """New heads for features of this width; one plain head by default."""
         return nn.ModuleDict({"plain": PlainHead(in_features, num_classes, self.head)})

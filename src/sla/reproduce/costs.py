@@ -84,8 +84,7 @@ def _student_cost(job: Job) -> Cost:
     }
     config = ClassifierConfig.model_validate(tree)
     part, images = config.distil, student_steps(config) * settings["run.batch_size"]
-    views = len(_method(settings).views)
-    answers = part.teacher_passes(views, _trained_on(settings), images)
+    answers = part.teacher_passes(_method(settings), _trained_on(settings), images)
     return Cost(float(_forward_of(settings) * ((1 + BACKWARD) * images + answers)), images)
 
 

@@ -102,6 +102,21 @@ def test_the_teacher_answers_on_the_augmented_images(finished_run, tmp_path, cou
     assert torch.equal(target, batch.targets)
 
 
+def test_a_teacher_without_views_teaches_its_only_answer(baseline_run, tmp_path):
+    loop = distiller(baseline_run, tmp_path)
+    batch = batch_of(loop)
+    images = loop.eval_pipeline(batch.images, batch.draws, batch.aspect)
+    _, answers = loop.teach(images, batch.targets, batch)
+    with torch.no_grad():
+        expected = baseline_run.model.heads["plain"](baseline_run.model.features(images))
+    assert answers.numpy() == pytest.approx(expected.numpy(), abs=1e-5)
+    cost = loop.cost()
+    assert cost["answers_flop"] * 3 == cost["student_flop"]  # a forward pass, and a forward and backward one
+    cached = distiller(baseline_run, tmp_path, cached=True)
+    _, answers = cached.teach(images, batch.targets, batch)
+    assert answers.numpy() == pytest.approx(expected.numpy(), abs=0.02)  # kept in 16 bits
+
+
 def test_cached_answers_are_of_the_plain_images(finished_run, tmp_path):
     loop = distiller(finished_run, tmp_path, cached=True)
     batch = batch_of(loop)
@@ -204,22 +219,23 @@ def test_distilling_a_finished_run_is_its_stage_distil(two_stage_run, tmp_path, 
 
 
 def test_what_cannot_be_distilled_is_refused(baseline_run, finished_run, tmp_path, tiny_settings, stopped):
-    assert "needs a teacher with aggregated inference" in stopped(
-        2, "distill", baseline_run.folder, "--out", tmp_path / "a"
-    )
+    student = train(configure_student(finished_run.folder, {}), tmp_path / "s")
+    said = stopped(2, "distill", student.folder, "--out", tmp_path / "a")
+    assert "itself a student: a student needs a teacher trained by another method" in said
     assert not (tmp_path / "a").exists()
     copy = tmp_path / "copy"
     shutil.copytree(finished_run.folder, copy)
     (copy / "result.json").unlink()
     assert "unfinished" in stopped(2, "distill", copy, "--out", tmp_path / "a")
-    with pytest.raises(InputError, match="no aggregated answer to distil"):
-        sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="baseline", stages="train, distil")
     with pytest.raises(InputError, match=r"sla\+sd trains a student of its own; leave out the stage"):
         sla.fit("digits", tmp_path / "b", **tiny_settings, method__name="sla+sd", stages="train, distil")
     with pytest.raises(InputError, match="before it 'features', after it 'distil', not 'distil, train'"):
         make_config({"stages": "distil, train"})
     config = configure_student(finished_run.folder, {"distil.teacher_views": 5})
     with pytest.raises(InputError, match="5 of 4 views"):
+        train(config, tmp_path / "c")
+    config = configure_student(baseline_run.folder, {"distil.teacher_views": 2})
+    with pytest.raises(InputError, match="2 of 1 views"):
         train(config, tmp_path / "c")
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, create_model, field_validator, model_validator
 from sla.errors import InputError, nearest
 from sla.imbalance import CRITERIA
 from sla.methods import METHODS, method_options
+from sla.methods.base import Method
 from sla.methods.removed import drop_removed, refuse_removed
 from sla.plugins import is_plugin_name
 from sla.runs.config import (
@@ -213,9 +214,10 @@ class DistilConfig(Part):
         """A path that means the same from anywhere."""
         return absolute_source(source)
 
-    def teacher_passes(self, num_views: int, images: int, seen: int) -> int:
+    def teacher_passes(self, teacher: Method, images: int, seen: int) -> int:
         """Forward passes for the answers to so many images, which the steps see so many times in all."""
-        return images * num_views if self.cached else seen * (self.teacher_views or num_views)
+        _, passes = teacher.teaching
+        return images * passes if self.cached else seen * (self.teacher_views or passes)
 
 
 class GrowConfig(Part):

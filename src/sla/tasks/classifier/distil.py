@@ -1,8 +1,8 @@
-"""Distillation after training: a student in one pass learns the aggregated answer of a trained teacher.
+"""Distillation after training: a student in one pass learns the best answer of a trained teacher.
 
-It is the last stage of a run (`stages: train, distil`), or a run of its own (`sla distill RUN`, method
-`distilled`). The student begins with the teacher's weights, its head with the block of view 0, unless it has
-another backbone.
+That is the aggregated one, if it has several views. It is the last stage of a run (`stages: train, distil`),
+or a run of its own (`sla distill RUN`, method `distilled`). The student begins with the teacher's weights,
+its head with the block of view 0, unless it has another backbone.
 """
 
 import warnings
@@ -34,6 +34,7 @@ from sla.tasks.classifier.build import build_model, draw_views, plan_method
 from sla.tasks.classifier.config import (
     DISTIL,
     DISTILLED,
+    FEATURES,
     OPTION_FIELDS,
     ClassifierConfig,
     DataConfig,
@@ -96,6 +97,7 @@ def student_config(config: ClassifierConfig, teacher: Path, backbone: str | None
 def configure_student(folder: Path, given: dict[str, Any], backbone: str | None = None) -> ClassifierConfig:
     """The configuration of a run that distils the finished run in this folder; `given`: keys to set."""
     teacher = read_finished_config(folder, "are distilled")
+    check_teacher(teacher, folder, None)
     of_both = {key: value for key, value in given.items() if key.partition(".")[0] == DISTIL}
     student = student_config(with_keys(teacher, of_both), folder, backbone)
     return with_keys(student, {key: value for key, value in given.items() if key not in of_both})
@@ -109,15 +111,14 @@ def teacher_file(config: ClassifierConfig) -> tuple[Path, str]:
     return find_known_weights(Path(part.teacher), part.checkpoint, part.teacher_checksum)
 
 
-def check_teacher(inferences: tuple[str, ...], name: str, count: int | None, num_views: int) -> None:
-    """A teacher has an aggregated answer to learn from, and the views that are asked for."""
-    if "aggregated" not in inferences:
-        raise InputError(
-            f"{name}: a student needs a teacher with aggregated inference (sla, da, mt); this one has "
-            f"{', '.join(inferences)}; train it with --method sla"
-        )
-    if count is not None and count > num_views:
-        raise InputError(f"distil.teacher_views: {count} of {num_views} views")
+def check_teacher(config: ClassifierConfig, folder: Path, count: int | None) -> None:
+    """A teacher was trained step by step, is no student itself, and answers from the views asked for."""
+    if config.method.name in (FEATURES, DISTILLED):
+        kind = "a quick model" if config.method.name == FEATURES else "itself a student"
+        raise InputError(f"{shown(folder)}: {kind}: a student needs a teacher trained by another method")
+    _, passes = plan_method(config).teaching
+    if count is not None and count > passes:
+        raise InputError(f"distil.teacher_views: {count} of {passes} views")
 
 
 def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
@@ -151,8 +152,7 @@ def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Pl
     weights, checksum = teacher_file(config)
     folder = Path(part.teacher or "")
     before = read_classifier_config(folder)
-    method = plan_method(before)
-    check_teacher(method.inferences, str(shown(folder)), part.teacher_views, len(method.views))
+    check_teacher(before, folder, part.teacher_views)
     if list(plan.train.classes) != read_saved(weights)[0]["classes"]:
         raise InputError(
             f"{shown(source_name(config.data.source))}: its classes are not those of {shown(folder)}"
@@ -218,10 +218,9 @@ class Distiller(Trainer):
         logits = torch.zeros(count, self.model.num_classes, dtype=torch.float16)
         if begins and count:
             workers = self.config.data.workers or 0
-            outputs = infer(
-                self.teacher, self.train, self.eval_pipeline, inferences=("aggregated",), workers=workers
-            )
-            logits = outputs.logits["aggregated"].half()
+            name, _ = self.teacher.method.teaching
+            outputs = infer(self.teacher, self.train, self.eval_pipeline, inferences=(name,), workers=workers)
+            logits = outputs.logits[name].half()
         self.memory = Answers(logits, keys).to(self.device)
 
     def resume(self) -> None:
@@ -233,7 +232,7 @@ class Distiller(Trainer):
             raise InputError(f"{source}: its images are not those that the run began with: restore them")
 
     def teach(self, images: Tensor, target: Target, batch: Batch) -> tuple[Target, Tensor | None]:
-        """The teacher's aggregated logits; its class is the target of an image without a label."""
+        """The teacher's logits; its class is the target of an image without a label."""
         answers = self._answers(images, batch)
         if isinstance(target, MixedTarget):  # of labelled images alone
             return target, answers
@@ -242,13 +241,14 @@ class Distiller(Trainer):
 
     @torch.no_grad()
     def _answers(self, images: Tensor, batch: Batch) -> Tensor:
-        teacher, count = self.teacher, self.config.distil.teacher_views
-        if self.config.distil.cached:
+        teacher, part = self.teacher, self.config.distil
+        if part.cached:
             return self.memory.logits[batch.indices.to(self.device)].float()
-        views = None if count is None else draw_views(batch.draws, len(teacher.method.views), count, False)
+        inference, passes = teacher.method.teaching
+        views = draw_views(batch.draws, passes, part.teacher_views or passes, False)
         with self._autocast():
             if views is None:
-                return teacher.logits(images, "aggregated").float()
+                return teacher.logits(images, inference).float()
             views = views.to(self.device)
             features = teacher.features(teacher.method.expand(images, views))
             return teacher.method.classify_views(teacher.heads, features, views).mean(1).float()
@@ -256,13 +256,13 @@ class Distiller(Trainer):
     def cost(self) -> dict[str, Any]:
         """FLOP and seconds of the whole: the teacher's training, its answers, and the student's training."""
         part, method = self.config.distil, self.teacher.method
-        num_views = len(method.views)
         taken = self.steps - self.position.skipped
-        passes = part.teacher_passes(num_views, len(self.train), taken * self.batch_size)
+        _, passes = method.teaching
+        asked = part.teacher_passes(method, len(self.train), taken * self.batch_size)
         forward = forward_flop(self.config, self.teacher)
         answering = forward if part.cached else forward_flop(self.config, self.teacher, training=True)
         teacher_flop, teacher_seconds = _training_cost(Path(part.teacher or ""), self.teacher)
-        answers = answering * passes
+        answers = answering * asked
         own = 3 * forward_flop(self.config, self.model, training=True) * taken * self.batch_size
         return {
             "training_flop": teacher_flop + answers + own,
@@ -270,7 +270,7 @@ class Distiller(Trainer):
             "answers_flop": answers,
             "student_flop": own,
             "inference_flop": {
-                kind: forward * (num_views if kind == "aggregated" else 1) for kind in method.inferences
+                kind: forward * (passes if kind == "aggregated" else 1) for kind in method.inferences
             }
             | {"distilled": forward_flop(self.config, self.model)},
             "seconds": round(teacher_seconds + self.position.seconds, 2),
@@ -290,9 +290,9 @@ def distil_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
     """
     if not config.has_stage(DISTIL):
         return 0.0, 0.0
-    num_views, batch, step = len(plan_method(config).views), config.run.batch_size or 1, step_passes(config)
-    answers = config.distil.teacher_passes(num_views, images=0, seen=batch)
-    once = config.distil.teacher_passes(num_views, images, seen=0)
+    method, batch, step = plan_method(config), config.run.batch_size or 1, step_passes(config)
+    answers = config.distil.teacher_passes(method, images=0, seen=batch)
+    once = config.distil.teacher_passes(method, images, seen=0)
     return student_share(config) * (3 * batch + answers) / step, once / step
 
 

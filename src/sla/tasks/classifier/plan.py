@@ -228,17 +228,14 @@ def _check_views(config: ClassifierConfig) -> None:
         warn_of_contradictions(config, method.views)
         if config.strong_augment is not None:
             warn_of_contradictions(config, method.views, config.strong_augment)
-    if config.has_stage(DISTIL) and "aggregated" not in method.inferences:
-        raise InputError(
-            f"stages: {config.method.name} has no aggregated answer to distil; leave out the stage distil"
-        )
     if config.has_stage(DISTIL) and "distilled" in method.inferences:
         raise InputError(
             f"stages: {config.method.name} trains a student of its own; leave out the stage distil, or "
             "method.name=sla"
         )
-    if (config.distil.teacher_views or 0) > num_views > 1:
-        raise InputError(f"distil.teacher_views: {config.distil.teacher_views} of {num_views} views")
+    _, passes = method.teaching
+    if config.has_stage(DISTIL) and (config.distil.teacher_views or 0) > passes:
+        raise InputError(f"distil.teacher_views: {config.distil.teacher_views} of {passes} views")
 
 
 def _check(config: ClassifierConfig, train: Dataset) -> None:

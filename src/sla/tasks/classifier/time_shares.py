@@ -38,7 +38,7 @@ def following(plan: Plan[ClassifierConfig], stage: str, processes: int = 1) -> F
         tested += min(held_out or test, larger * ENOUGH) * len(method.views)  # are the views recognisable?
     tested *= OVERHEAD
     if stage == DISTIL:
-        step = 3 * batch + config.distil.teacher_passes(len(method.views), images=0, seen=batch)
+        step = 3 * batch + config.distil.teacher_passes(method, images=0, seen=batch)
         tested += OVERHEAD * (held_out + test) * CHECKPOINTS
         return Following(processes * tested / step, held_out / step)
     step = step_passes(config)
