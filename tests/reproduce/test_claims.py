@@ -276,7 +276,7 @@ def test_lines_of_our_own_figures():
         found[key] = one.model_copy(update={"more": {"growth": growth}})
     results = collect(found, "small")
     lines = {line.name: line.points for line in series_of(results, "students").values()}
-    assert lines["plain classifier, one pass"] == [(1.0, 51.0), (5.0, 57.0)]
+    assert lines["baseline, one pass"] == [(1.0, 51.0), (5.0, 57.0)]
     assert lines["SLA, one view per step, four passes"] == [(1.0, 54.0), (2.0, 61.0)]
     assert lines["student, one pass"] == [(5.0, 59.5)]
     assert series_of(results, "views", "cifar100")["k1-"].points == [(1.0, 54.0), (2.0, 61.0)]

@@ -26,17 +26,17 @@ AXES = {
 DOUBLING = ("views", "capacity", "students", "semi")  # with a logarithmic axis
 STUDIED = {  # rows of a study that make a line: the start of their names, and its label
     "views": {
-        "baseline-": "plain classifier",
+        "baseline-": "baseline",
         "k1-": "SLA aggregated, one view per step",
         "k2-": "SLA aggregated, two views per step",
         "k4-": "SLA aggregated, all four views per step",
         "rot2-": "SLA aggregated, two rotations, one per step",
     },
-    "capacity": {"baseline-": "plain classifier", "sla-": "SLA aggregated"},
+    "capacity": {"baseline-": "baseline", "sla-": "SLA aggregated"},
 }
 ALONG = {"figure3": ("curve", "step"), "grow": ("growth", "classes")}  # what a record has along an axis
 BY_COST = {  # cells that make a line of the figure of students
-    "plain classifier, one pass": [
+    "baseline, one pass": [
         "views baseline-1",
         "views baseline-2",
         "views baseline-4",
@@ -122,7 +122,7 @@ def _gains(results: Results) -> dict[str, Series]:
 
 
 def _students(results: Results) -> dict[str, Series]:
-    """Accuracy against training FLOP, in units of the plain classifier's."""
+    """Accuracy against training FLOP, in units of the baseline's."""
     unit = _flop(results, Place("views", "baseline-1", "cifar10"))
     found = {}
     for label, cells in BY_COST.items():
