@@ -87,7 +87,7 @@ def cost(results: Results, line: Line) -> float | None:
 
 
 def answers(results: Results) -> list[str]:
-    """For each dataset the costs at which SLA is above the baseline, below it, or neither; and in one pass."""
+    """For each dataset the costs at which SLA is above the baseline, below it, or neither."""
     found = []
     for column in COLUMNS:
         label = experiment("views").columns[column].label
