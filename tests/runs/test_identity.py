@@ -191,6 +191,19 @@ def test_a_training_image_that_moved_to_test_does_not_count(tmp_path):
         assert accuracies(Run(tmp_path / "run")) == whole
 
 
+def test_test_images_that_are_gone_are_said_and_the_held_out_ones_are_called_so(tmp_path):
+    for split, seed in (("train", 0), ("test", 5)):
+        for number, name in enumerate("ab"):
+            write_noise(tmp_path / "photos" / split / name, 12, seed + number)
+    run = sla.fit(tmp_path / "photos", tmp_path / "run", **SETTINGS)
+    shutil.rmtree(tmp_path / "photos" / "test")
+    with pytest.warns(
+        SLAWarning, match="its 24 test images are gone; the held-out images are used, by which"
+    ):
+        images = Run(tmp_path / "run").images()
+    assert (len(images.dataset), images.what) == (run.result["images"]["val"], "held-out images")
+
+
 def test_compare_uses_what_each_run_trained_on(place, capsys):
     sla.fit(place / "photos", place / "other", **SETTINGS, run__seed=1, data__hold_out_seed=1)
     first, second = Run(place / "run"), Run(place / "other")

@@ -36,7 +36,8 @@ def predict(
     on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     min_confidence: Annotated[
-        float, typer.Option(min=0, max=1, help="Answer 'unsure' below this probability.")
+        float,
+        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
     ] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a CSV with all probabilities.")] = False,
@@ -100,8 +101,8 @@ def print_answers(
 ) -> None:
     """The best classes of each picture with their probabilities (n, N); all of them in a CSV.
 
-    The answer is `unsure` where the best probability is below `least`. `unlike`: which pictures are unlike
-    the training pictures, where that is known.
+    The answer is `unsure` where the best probability is below `least`, and, with a `least`, where a picture
+    is unlike the training pictures. `unlike`: which are, where that is known.
     """
     from sla.cli.display import print_table
 
@@ -111,7 +112,7 @@ def print_answers(
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-    answers = [answer_of(*each[0], least) for each in named]
+    answers = [answer_of(*each[0], least, mark) for each, mark in zip(named, marks, strict=True)]
     if form == "table":
         noted, rows = any(marks), []
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):

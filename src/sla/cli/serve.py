@@ -24,7 +24,7 @@ def serve(
     checkpoint: Checkpoint = "chosen",
     min_confidence: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability."),
+        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
     ] = 0.5,
     nearest: Annotated[
         int, typer.Option(min=0, max=12, help="Nearest training pictures to show with an answer.")

@@ -87,7 +87,7 @@ def train(
     A configuration file can also name another `task`: fewshot, or simclr.
     """
     from sla.cli.settings import choose_out, make_tree, naming_options
-    from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
+    from sla.cli.several import check_method, list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.errors import InputError, shown
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
@@ -125,6 +125,7 @@ def train(
         raise InputError("--seeds is for classifiers, without --use-all")
     out = choose_out(out, resume, default_folder(settings.data.source))
     if compare is not None:
+        check_method(compare)
         allow_typed({"method.name": compare})
     if use_all:
         if not isinstance(settings, ClassifierConfig):

@@ -91,7 +91,7 @@ def choose_model(
         f"on {count:,} held-out images: {', '.join(shown)}; {names[other]} against quick {against.words}"
     )
     if checkpoint == FEATURES == usual:
-        why = f"{steps:,} steps of training are too few to beat the quick model"
+        why = f"only {steps:,} steps of training: below {FEWEST_STEPS} the quick model is usually better"
     elif checkpoint == FEATURES:
         why = "the quick model is better"
     elif compare_hits(hits[FEATURES], hits[checkpoint]).points.low > 0:

@@ -12,6 +12,7 @@ from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
+from sla.tasks.classifier.choice import FEWEST_STEPS
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
 from sla.tasks.classifier.distil import distil_cost, step_flop
@@ -136,6 +137,9 @@ def _fix_length(
             said = f"about {fitting_in:,} iterations{more if plan.config.has_stage(DISTIL) else ''}"
             time = f"{run.minutes:g} minute{'' if run.minutes == 1 else 's'}"
             progress.message(f"{said} fit into {time}; the schedule follows the clock")
+            if plan.config.has_stage(FEATURES) and fitting_in < FEWEST_STEPS:
+                few = "usually no better than the quick model, which then answers: more minutes may gain"
+                progress.message(f"fewer than {FEWEST_STEPS} steps are {few}")
     config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
     return replace(plan, config=config), total
 

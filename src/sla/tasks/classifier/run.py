@@ -320,6 +320,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
         Images that the run trained on are left out, with a note.
         """
+        return self.images(data, on_bad_image, progress).dataset
+
+    def images(
+        self, data: Any = None, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET
+    ) -> FoundImages:
+        """The same, and what they are; refused where there are none."""
         found = self.find_images(data, on_bad_image, progress)
         if found is None:
             source = shown(source_name(self.config.data.source))
@@ -327,7 +333,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 f"{source} has no test images, and none were held out: name the data to evaluate on"
             )
         self.warn(found.notes)
-        return found.dataset
+        return found
 
     def unseen(
         self,
