@@ -1,8 +1,7 @@
 """Starting a run, resuming one, opening one: the same few functions for every task."""
 
 import json
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
@@ -15,7 +14,7 @@ from torch import nn
 from sla.criteria import Criterion
 from sla.datasets.objects import Objects, source_name
 from sla.disk import replacing
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.images.store import Dataset, Splits
 from sla.methods import Method
 from sla.plugins import allow_typed, passing
@@ -132,8 +131,6 @@ def fit(
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: Progress = QUIET,
-    say: Callable[[str], None] | None = None,
-    watch: Callable[[int, int, dict[str, float]], None] | None = None,
     **settings: Any,
 ) -> Run: ...
 @overload
@@ -156,8 +153,6 @@ def fit(
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: Progress = QUIET,
-    say: Callable[[str], None] | None = None,
-    watch: Callable[[int, int, dict[str, float]], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or what `task` names, and return its run: a `Run` predicts, evaluates and exports.
@@ -183,8 +178,6 @@ def fit(
         resume: continue the run in `out`; objects are passed again, and images compared by their content.
         config: a tree of settings, as in a run's config.yaml.
         progress: gets messages about what was found and chosen, and every step with its numbers.
-        say: deprecated, as `watch` is: a subclass of `Progress` has `message` and `step` instead.
-        watch: deprecated.
         settings: any key of the tree with its dot written as two underscores: `run__epochs=30`,
             `optimizer__learning_rate=0.01`, `augment="crop(4), flip"`.
     """
@@ -194,12 +187,6 @@ def fit(
         raise InputError(f"progress is an object of a subclass of sla.progress.Progress, not {progress!r}")
     if not isinstance(out, str | PathLike | None):
         raise InputError(f"out is the run's folder, not {out!r}")
-    if say is not None or watch is not None:
-        warnings.warn(
-            "fit(say=, watch=) will be removed: pass progress=, a subclass of sla.progress.Progress",
-            SLAWarning,
-        )
-        progress = _Callbacks(progress, say, watch)
     if isinstance(y, str | Path):
         y, out = None, _only(y, out)
     if isinstance(unlabelled, str | Path):
@@ -308,24 +295,3 @@ def _checked(plan: Plan[Any]) -> Plan[Any]:
     if steps > MOST_STEPS:
         raise InputError(f"a run of {steps:,} iterations: {MOST_STEPS:,} is the most")
     return plan
-
-
-class _Callbacks(Progress):
-    """The callables that `fit` took before there was one class for both."""
-
-    def __init__(
-        self,
-        inner: Progress,
-        say: Callable[[str], None] | None,
-        watch: Callable[[int, int, dict[str, float]], None] | None,
-    ) -> None:
-        self.inner, self.say, self.watch = inner, say, watch
-
-    def message(self, text: str) -> None:
-        (self.say or self.inner.message)(text)
-
-    def advance(self, what: str, done: int, total: int | None) -> None:
-        self.inner.advance(what, done, total)
-
-    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
-        (self.watch or self.inner.step)(done, total, metrics)

@@ -8,7 +8,6 @@ import typer
 
 from sla.cli.names import FEWSHOT_METHODS
 from sla.cli.output import say
-from sla.cli.renamed import WithOldNames
 from sla.cli.settings import OnBadImage, RefuseOrSkip
 
 app = typer.Typer(
@@ -71,7 +70,7 @@ def train(
     print_results([run])
 
 
-@app.command(cls=WithOldNames)
+@app.command()
 def evaluate(
     runs: Annotated[
         list[str], Argument(help="One or two run folders, or the name of a pretrained backbone.")
@@ -144,7 +143,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {text!r}") from None
 
 
-@app.command(cls=WithOldNames)
+@app.command()
 def predict(
     run: Annotated[str, Argument(help="Run folder, or a pretrained backbone: efficientnet_lite0.")],
     files: Annotated[list[Path], Argument(help="Image files, or folders of them.")],
