@@ -9,6 +9,7 @@ import typer
 from sla.cli.names import FEWSHOT_METHODS
 from sla.cli.output import say
 from sla.cli.settings import OnBadImage, RefuseOrSkip
+from sla.errors import InputError
 
 app = typer.Typer(
     help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
@@ -135,7 +136,6 @@ def evaluate(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    from sla.errors import InputError
 
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))

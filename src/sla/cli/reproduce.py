@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sla.cli.output import say
-from sla.errors import shown
+from sla.disk import reason
+from sla.errors import InputError, SLAError, shown
 from sla.recipes import SCALES
 from sla.reproduce.names import EXPERIMENTS
 
@@ -73,7 +74,6 @@ def render(
 ) -> None:
     """Write the results next to the paper's numbers, with a verdict on every claim."""
     from sla.cli.output import check_writable
-    from sla.errors import InputError
     from sla.reproduce.render import SHOWN, write
 
     sources = results or [out / "runs.csv"]
@@ -94,8 +94,6 @@ def merge(
     out: Out = OUT,
 ) -> None:
     """Add rows from other machines to OUT/runs.csv, after checking keys, numbers and duplicates."""
-    from sla.disk import reason
-    from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
 
     rows = _read_all(results)
@@ -116,7 +114,6 @@ def plan(
 ) -> None:
     """Show a plan of runs: what is done, what is left, and its core-hours; or run it."""
     from sla.cli.display import print_table
-    from sla.errors import SLAError
     from sla.reproduce.costs import estimate_rate
     from sla.reproduce.plan import line_jobs, plan_status, read_plan
     from sla.reproduce.records import TABLE, read_records
@@ -154,7 +151,6 @@ def plan(
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
-    from sla.errors import InputError
     from sla.reproduce.records import read_records, unite_tables
 
     for path in paths:
@@ -280,7 +276,6 @@ def _command(name: str) -> Callable[..., None]:
             bool, Option("--list", help="Print the names of its rows and columns, and stop.")
         ] = False,
     ) -> None:
-        from sla.errors import InputError, SLAError
         from sla.reproduce.jobs import cells_of, jobs_of
         from sla.reproduce.records import TABLE
         from sla.reproduce.runner import commands, run_all

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.cli.output import say
+from sla.errors import InputError, shown
 
 if TYPE_CHECKING:
     from sla.compare.seeds import SeedTable
@@ -28,7 +29,6 @@ def list_jobs(
     tree: dict[str, Any], out: Path, seeds: int | None, compare: str | None, equal_cost: bool
 ) -> list[Job]:
     """The runs of a command in their order: each seed, and with it the method to compare with."""
-    from sla.errors import InputError
 
     if equal_cost and compare is None:
         raise InputError("--equal-cost is for --compare: it gives the other method the same FLOP")
@@ -50,7 +50,6 @@ def list_jobs(
 
 def refuse_begun(jobs: Sequence[Job], resume: bool, several: bool) -> None:
     """Without --resume, none of the folders but the first may have a run: that one says so itself."""
-    from sla.errors import InputError, shown
 
     begun = [job.folder for job in jobs[0 if several else 1 :] if (job.folder / "config.yaml").exists()]
     if begun and not resume:
@@ -81,7 +80,6 @@ def train_job(
 ) -> "OpenedRun":
     """A run of the command; of several seeds, what is finished is not done again."""
     from sla.cli.train import train_one
-    from sla.errors import shown
     from sla.runs.defaults import with_absolute_paths
     from sla.runs.folder import CONFIG, has_result, read_run_config, refuse_differences
     from sla.session import open_run
