@@ -329,44 +329,21 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         self.warn(found.notes)
         return found.dataset
 
-    def unseen(
-        self,
-        on_bad_image: OnBadImage | None = None,
-        progress: Progress = QUIET,
-        *,
-        by_content: bool = True,
-        **options: Any,
-    ) -> tuple[Dataset, str] | None:
-        """The run's own test images, else its held-out ones, and their name; None where it has neither.
-
-        Not `by_content`: by the number of images alone, which needs no image read.
-        """
-        splits = self.load_splits(None, on_bad_image, progress, **options)
-        found = self.find_images(None, on_bad_image, progress, splits, by_content=by_content)
-        if found is None:
-            return None
-        if by_content:
-            self.warn(found.notes)
-        return found.dataset, found.what
-
     def find_images(
         self,
         data: Any = None,
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         splits: Splits | None = None,
-        *,
-        by_content: bool = True,
     ) -> FoundImages | None:
-        """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
+        """What `dataset` takes, with notes on what has changed; `splits`: as loaded already."""
         splits = splits or self.load_splits(data, on_bad_image, progress)
-        record = self.record if by_content else None
         if data is not None:
-            return find_named(record, splits, data, self.config, self.folder, progress)
-        if record is not None and splits is not self.splits:
-            return find_own(record, splits, self.config.data.source, self.folder, progress)
+            return find_named(self.record, splits, data, self.config, self.folder, progress)
+        if self.record is not None and splits is not self.splits:
+            return find_own(self.record, splits, self.config.data.source, self.folder, progress)
         # A run that has just ended, or an old one.
-        notes = [unrecorded(self.folder)] if by_content and splits is not self.splits else []
+        notes = [unrecorded(self.folder)] if splits is not self.splits else []
         return find_by_number(self.config, splits, self.result.get("images", {}), self.folder, notes)
 
     def warn(self, notes: Sequence[str]) -> None:
