@@ -94,9 +94,7 @@ def train(
         return run
 
 
-def preview(
-    config: TrainingConfig, *, splits: Splits | Objects | None = None, progress: Progress = QUIET
-) -> Plan[TrainingConfig]:
+def preview(config: TrainingConfig, *, progress: Progress = QUIET) -> Plan[TrainingConfig]:
     """Give the messages that `train` gives before its first step, and write no run; returns the plan.
 
     Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
@@ -107,7 +105,7 @@ def preview(
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
-        plan = _with_deadline(task.plan(config, splits, progress), begun)
+        plan = _with_deadline(task.plan(config, None, progress), begun)
         stack.enter_context(using_threads(plan.config.run.threads))
         return _checked(task.prepare(plan, group, progress, starts=True, search=False))
 

@@ -195,7 +195,8 @@ def test_compare_uses_what_each_run_trained_on(place, capsys):
     sla.fit(place / "photos", place / "other", **SETTINGS, run__seed=1, data__hold_out_seed=1)
     first, second = Run(place / "run"), Run(place / "other")
     both = {
-        frozenset(held.name(i) for i in range(len(held))) for held in (r.find_images().dataset for r in (first, second))
+        frozenset(held.name(i) for i in range(len(held)))
+        for held in (r.find_images().dataset for r in (first, second))
     }
     common = len(frozenset.intersection(*both))
     copied = place / "copied"

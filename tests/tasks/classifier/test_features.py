@@ -31,7 +31,7 @@ from sla.stats import mcnemar, paired_shares
 from sla.tasks.classifier import features
 from sla.tasks.classifier.choice import FEWEST_STEPS, Candidate, choose_model, usual_model
 from sla.tasks.classifier.features import find_quick, training_after
-from sla.tasks.classifier.linear_fit import fit_logistic
+from sla.tasks.classifier.linear_fit import fit_reduced, reduce
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
 from sla.tasks.registry import make_config
@@ -82,7 +82,8 @@ def test_the_head_is_fitted_to_the_training_pictures(quick_run, finished_run):
         with torch.inference_mode():
             other = F.normalize(quick_run.model.features(seen).double(), dim=1)
         rows, targets = torch.cat([features, other]), targets.repeat(2)
-    expected = fit_logistic(rows, targets, 10, found["penalty"]).logits(features)
+    reduced = reduce(rows.unsqueeze(1))
+    expected = reduced.restore(fit_reduced(reduced, targets, 10, found["penalty"])).logits(features)
     logits = quick_run.model.heads["plain"](features.float()).detach()
     assert logits.log_softmax(1).numpy() == pytest.approx(expected.log_softmax(1).numpy(), abs=0.05)
     assert found["images"] == len(train) == 400

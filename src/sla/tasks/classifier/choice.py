@@ -84,7 +84,7 @@ def choose_model(
     usual = usual_model(candidates, steps, trained)
     better = [name for name in names if compare_hits(hits[usual], hits[name]).points.low > 0]
     checkpoint = max(better, key=right.__getitem__, default=usual)
-    shown = [f"{words} {_percent(right[name], count)}" for name, words in names.items()]
+    shown = [f"{words} {share(right[name], count).percent('.1f')}" for name, words in names.items()]
     other = usual_model(candidates, FEWEST_STEPS, trained)
     against = compare_hits(hits[FEATURES], hits[other])
     lines.append(
@@ -111,7 +111,3 @@ def choose_model(
         "why": why,
     }
     return chosen, lines
-
-
-def _percent(right: int, count: int) -> str:
-    return share(right, count).percent(".1f")

@@ -30,7 +30,7 @@ from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
 from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint
 from sla.runs.loop import CHECKPOINT_SECONDS, set_train
-from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
+from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval, top_k_accuracy
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.scores import Scores, read_scores, scores_file, write_scores
@@ -238,7 +238,7 @@ class FeatureFit(Trainer):
             head.weight.copy_(linear.weight)  # type: ignore[operator]
             head.bias.copy_(linear.bias)  # type: ignore[operator]
         self.found = {"penalty": chosen.penalty, "mirrored": best > 0}
-        row = {"train": _percent(linear.logits(unit[:, 0]), targets)}
+        row = {"train": top_k_accuracy(linear.logits(unit[:, 0]), targets)}
         if len(chosen.logits):
             wanted = targets[chosen.held]
             right = int((chosen.logits.argmax(1) == wanted).sum())
@@ -254,10 +254,6 @@ class FeatureFit(Trainer):
             row["val_single"] = held["single"]
         keys = self.memory.keys[chosen.held].cpu().numpy().view(np.uint64)
         return row, Scores({"single": chosen.logits.float()}, keys)
-
-
-def _percent(logits: Tensor, targets: Tensor) -> float:
-    return 100 * (logits.argmax(1) == targets).double().mean().item()
 
 
 def cross_validated_accuracy(found: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from sla.errors import SLAWarning
 from sla.progress import QUIET, Progress
 from sla.runs.config import MOST_STEPS
-from sla.runs.deadline import Deadline
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
@@ -43,11 +42,9 @@ def prepare(
         return plan  # a step needs its teacher to be timed; the quick model has none
     timed = run.iterations is None and run.minutes is not None
     quick = 0.0
-    if timed:
-        plan = replace(plan, deadline=plan.deadline or Deadline(60 * (run.minutes or 0)))
-        if plan.config.has_stage(FEATURES):
-            progress.message("timing the features of a few pictures")
-            quick = group.share(features_seconds(plan) if group.leads else None)
+    if timed and plan.config.has_stage(FEATURES):
+        progress.message("timing the features of a few pictures")
+        quick = group.share(features_seconds(plan) if group.leads else None)
     elif many and announced and plan.config.has_stage(FEATURES):
         _announce_quick(plan, progress)
     if plan.config.method.views == AUTO:
