@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from sla.classifier import Classifier
-from sla.factory import load, read_saved
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, check_file, read_state, step_of
 from sla.runs.folder import CONFIG, last_checkpoint
@@ -35,8 +34,10 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     if quick is not None:
         check_file(quick / WEIGHTS)
         judged[FEATURES] = step_of(quick), judge.judge(FEATURES, quick / WEIGHTS)
-        if (both := _average(trainer, quick)) is not None:
-            judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
+        if trainer.teacher is None:  # a student began with neither
+            both = average_with_quick(trainer, judged[FEATURES][1].model, judged["last"][1].weights)
+            if both is not None:
+                judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, trainer.position.taken, progress)
     if (judgement := read_judgement(folder)) is not None:
@@ -48,6 +49,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         same = next((known for known in scores if judged[known][1] is one), None)
         scores[name] = scores[same] if same else {"step": step, **judge.test(one)}
     _say_uncalibrated(found, progress)
+    fitted = found.get(FEATURES, found["last"]).model.about.get("cross_validation")
     return {
         "headline": trainer.model.method.headline,
         "accuracies": scores,
@@ -60,7 +62,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         **({} if chosen is None else {"chosen": chosen}),
         **({} if judgement is None else {"judged_by": judgement.about()}),
         **trainer.about(),
-        **_cross_validation(quick or last_checkpoint(trainer.folder)),
+        **({"cross_validation": fitted} if fitted else {}),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -72,14 +74,6 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         "cost": _with_quick(_cost(trainer, scores["last"]), trainer, quick),
         **describe_origin(),
     }
-
-
-def _average(trainer: Trainer, quick: Path) -> Path | None:
-    """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
-    last = last_checkpoint(trainer.folder)
-    if last is None or trainer.teacher is not None:
-        return None
-    return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
 
 
 def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) -> None:
@@ -118,13 +112,6 @@ def _choose(found: dict[str, JudgedCheckpoint], steps: int, progress: Progress) 
     for line in lines:
         progress.message(line)
     return chosen
-
-
-def _cross_validation(checkpoint: Path | None) -> dict[str, Any]:
-    """What the quick model found by cross-validation, from its file."""
-    assert checkpoint is not None
-    found = read_saved(checkpoint / WEIGHTS)[0]["about"].get("cross_validation")
-    return {"cross_validation": found} if found else {}
 
 
 def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> dict[str, Any]:
