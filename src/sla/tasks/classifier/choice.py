@@ -77,7 +77,6 @@ def choose_model(
         found = compare_hits(hits["last"], hits["best"])
         trained = "best" if found.points.low > 0 else "last"
         lines.append(f"best checkpoint against last: {found.words}; {trained} is kept")
-    found = compare_hits(hits[FEATURES], hits[trained])
     right = {name: int(one.sum()) for name, one in hits.items()}
     names = {FEATURES: "quick", trained: "trained", AVERAGED: "both averaged"}
     names = {name: words for name, words in names.items() if name in candidates}
@@ -107,7 +106,6 @@ def choose_model(
         "inferences": {name: one.inference for name, one in candidates.items()},
         "images": count,
         "right": right,
-        "trained_minus_quick": {**found.points._asdict(), "p": found.p},
         "why": why,
     }
     return chosen, lines

@@ -28,7 +28,6 @@ class Judgement:
     checkpoint: str
     inference: str
     temperatures: dict[str, float]
-    scores: dict[str, Any]  # by split
 
     def apply(
         self, found: "dict[str, JudgedCheckpoint]", chosen: dict[str, Any] | None
@@ -46,14 +45,12 @@ class Judgement:
 
     def about(self) -> dict[str, Any]:
         """What the result says of it."""
-        return {"run": self.run, "checkpoint": self.checkpoint, **self.scores}
+        return {"run": self.run, "checkpoint": self.checkpoint}
 
 
 def judgement_of(judged: "Run") -> Judgement:
     """That of a finished run."""
-    chosen = judged.result["accuracies"][judged.checkpoint]
-    scores = {split: chosen[split] for split in ("val", "test") if split in chosen}
-    return Judgement(judged.folder.name, judged.checkpoint, judged.headline, judged.temperatures, scores)
+    return Judgement(judged.folder.name, judged.checkpoint, judged.headline, judged.temperatures)
 
 
 def write_judgement(folder: Path, judgement: Judgement) -> None:
