@@ -259,19 +259,6 @@ def keys(part: type[BaseModel], prefix: str = "") -> list[str]:
     return found
 
 
-def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or unused."""
-    rows = []
-    for name, field in part.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            rows += describe_keys(field.annotation, f"{prefix}{name}.")
-            continue
-        default = field.get_default(call_default_factory=True)
-        text = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
-        rows.append((prefix + name, text, field.description or ""))
-    return rows
-
-
 def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:
     """The tree with dotted keys set; missing branches are created."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
