@@ -100,7 +100,13 @@ class OptimizerConfig(Part):
         gt=0,
         description="fraction of the run in which the cosine falls to 0; default: all after the warm-up",
     )
-    warmup: float = Field(0.0, ge=0, lt=1, description="fraction of the run in which the rate rises from 0")
+    warmup: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="fraction of the run in which the rate rises from 0; default: 0.05, or 0.1 from given "
+        "weights; 0 of onecycle from scratch",
+    )
     warmup_stairs: int | None = Field(
         None, ge=1, description="warm up in this many equal steps, 1/n to 1, e.g. one per epoch"
     )
