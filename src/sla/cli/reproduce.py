@@ -11,6 +11,7 @@ import typer
 from sla.cli.output import say
 from sla.disk import reason
 from sla.errors import InputError, SLAError, shown
+from sla.progress import duration
 from sla.recipes import SCALES
 from sla.reproduce.names import EXPERIMENTS
 
@@ -45,9 +46,9 @@ def list_all(seeds: Seeds = 3, out: Out = OUT) -> None:
     for name, title in EXPERIMENTS.items():
         for scale in SCALES:
             runs, spent = runs_of(name, scale, seeds), cost(name, scale, seeds)
-            hours = seconds_of(runs, rate, finished) / 3600
+            time_here = duration(seconds_of(runs, rate, finished))
             words = title if scale == SCALES[0] else ""
-            rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", _hours(hours), words))
+            rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", time_here, words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
     say(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
     if finished:
@@ -224,7 +225,7 @@ class RunnerDisplay:
         self.shares[job.key] = share
         done = sum(self.weights[key] * value for key, value in self.shares.items())
         passed, total = time.monotonic() - self.start, sum(self.weights.values())
-        left = f"{_hours(passed * (total - done) / done / 3600)} left" if done else ""
+        left = f"{duration(passed * (total - done) / done)} left" if done else ""
         words = f"{job.label}, seed {job.seed}: {100 * share:.0f}%"
         if self.live:
             self.progress.update(self.task, completed=done, description=words, left=left)
@@ -243,17 +244,7 @@ class RunnerDisplay:
 def _numbers(record: "Record") -> str:
     found = record.scores.get("last", {}) | record.more
     words = [f"{name} {value:.2f}" for name, value in found.items() if isinstance(value, float)]
-    return ", ".join(words) + f" ({_hours((record.seconds or 0) / 3600)})"
-
-
-def _hours(hours: float) -> str:
-    if hours < 1.5 / 60:
-        return f"{3600 * hours:.0f} s"
-    if hours < 1.5:
-        return f"{60 * hours:.0f} min"
-    if hours < 48:
-        return f"{hours:.1f} h"
-    return f"{hours / 24:,.0f} days" if hours < 24 * 700 else f"{hours / 24 / 365:,.0f} years"
+    return ", ".join(words) + f" ({duration(record.seconds or 0)})"
 
 
 def _command(name: str) -> Callable[..., None]:

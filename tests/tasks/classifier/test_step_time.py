@@ -9,8 +9,7 @@ import pytest
 import torch
 import yaml
 
-from sla.progress import QUIET
-from sla.runs.timing import duration
+from sla.progress import QUIET, duration
 from sla.session import preview, train
 from sla.tasks.classifier import step_time
 from sla.tasks.classifier.plan import make_plan

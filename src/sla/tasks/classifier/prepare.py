@@ -4,12 +4,11 @@ import warnings
 from dataclasses import replace
 
 from sla.errors import SLAWarning
-from sla.progress import QUIET, Progress
+from sla.progress import QUIET, Progress, duration
 from sla.runs.config import MOST_STEPS
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
-from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
