@@ -95,7 +95,7 @@ def evaluate(
             (
                 name,
                 f"{s['top1']:.2f}",
-                "{1:.1f} to {2:.1f}".format(*share(round(s["top1"] * count / 100), count)),
+                share(round(s["top1"] * count / 100), count).ends(),
                 f"{s['top5']:.2f}",
                 f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",
@@ -113,7 +113,6 @@ def evaluate(
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
     """The folders of runs, and the data named after them."""
-
     others = [word for word in words[1:] if not (Path(word) / "config.yaml").is_file()]
     if len(others) > 1 or (others and others[0] != words[-1]):
         raise InputError(f"{others[0]}: not a run: no config.yaml in it")

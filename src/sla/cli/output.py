@@ -23,7 +23,6 @@ class _TriedError(Exception):
 
 def check_writable(path: Path, suffix: str | None = None) -> None:
     """Refuse, before the work, a file that could not be written after it, or with a name of another kind."""
-
     try:
         if path.is_dir():
             raise InputError(f"{shown(path)}: a folder, not a file to write")

@@ -81,7 +81,6 @@ def choose_agreement(
 
 def choose_form(as_json: bool, as_csv: bool) -> str:
     """How answers are written: table, json or csv."""
-
     if as_json and as_csv:
         raise InputError("--json or --csv, not both")
     return "json" if as_json else "csv" if as_csv else "table"

@@ -29,7 +29,6 @@ def list_jobs(
     tree: dict[str, Any], out: Path, seeds: int | None, compare: str | None, equal_cost: bool
 ) -> list[Job]:
     """The runs of a command in their order: each seed, and with it the method to compare with."""
-
     if equal_cost and compare is None:
         raise InputError("--equal-cost is for --compare: it gives the other method the same FLOP")
     for method in (compare, (tree.get("method") or {}).get("name")) if equal_cost else ():
@@ -50,7 +49,6 @@ def list_jobs(
 
 def refuse_begun(jobs: Sequence[Job], resume: bool, several: bool) -> None:
     """Without --resume, none of the folders but the first may have a run: that one says so itself."""
-
     begun = [job.folder for job in jobs[0 if several else 1 :] if (job.folder / "config.yaml").exists()]
     if begun and not resume:
         raise InputError(f"{shown(begun[0])}: exists already; --resume continues what was begun")

@@ -26,12 +26,14 @@ def open_pretrained() -> tuple[Classifier, Preprocessing]:
 
 
 @torch.inference_mode()
-def embed(model: Classifier, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> Tensor:
-    """Features (n, D) of unchanged images, by the fastest copy of the model, on the CPU.
+def embed(
+    model: Classifier, dataset: Dataset, pipeline: Pipeline, *, fast: bool = True, **passing: Any
+) -> Tensor:
+    """Features (n, D) of unchanged images, on the CPU; `fast`: by the fastest copy of the model.
 
     `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
     """
-    found, engine = [torch.zeros(0, model.num_features)], Engine(model, len(dataset))
+    found, engine = [torch.zeros(0, model.num_features)], Engine(model, len(dataset), fast)
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         with engine.on(images) as used:
