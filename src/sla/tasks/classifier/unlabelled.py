@@ -74,10 +74,8 @@ def add_unlabelled(
     data, run = plan.config.data, plan.config.run
     if data.unlabelled is None or not _learns(plan.config):
         return plan
-    source, own = (
-        shown(source_name(data.unlabelled)),
-        given is None and same_source(data.unlabelled, data.source),
-    )
+    source = shown(source_name(data.unlabelled))
+    own = given is None and same_source(data.unlabelled, data.source)
     if own and plan.pool is not None:
         found: Dataset = _without_labels(plan.pool, plan)  # the rest of its own training images
     else:
