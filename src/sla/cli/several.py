@@ -64,7 +64,7 @@ def same_cost(folder: Path) -> dict[str, Any]:
 
 def planned_cost(plan: "Plan") -> dict[str, Any]:
     """The same for a run that has only been planned; of minutes, what seemed to fit into them."""
-    from sla.tasks.classifier.distil import distil_cost, step_flop
+    from sla.tasks.classifier.passes import distil_cost, step_flop
     from sla.tasks.classifier.time_shares import AMPLE
 
     run = plan.config.run

@@ -22,7 +22,8 @@ from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.sampling.loader import Batch
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
+from sla.tasks.classifier.distil import Distiller, configure_student
+from sla.tasks.classifier.passes import distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.task import plan_run

@@ -38,9 +38,9 @@ from sla.runs.signals import Stop
 from sla.sampling.draws import Draws, seed_of
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES, ClassifierConfig
-from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.evaluation import accuracies
 from sla.tasks.classifier.linear_fit import CrossValidated, Reduced, cross_validate, fit_reduced, reduce
+from sla.tasks.classifier.passes import forward_flop
 from sla.tasks.classifier.trainer import EVAL_BATCH, Trainer
 from sla.tasks.classifier.unlike import UnlikeRule, leave_one_out_rule, write_unlike
 

@@ -12,9 +12,9 @@ from sla.runs.plan import Plan
 from sla.tasks.classifier.auto_views import TRIED, choose_views
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
-from sla.tasks.classifier.distil import distil_cost, step_flop
 from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
+from sla.tasks.classifier.passes import distil_cost, step_flop
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.time_shares import AMPLE, evaluation_steps, steps_in

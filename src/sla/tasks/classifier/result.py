@@ -13,11 +13,10 @@ from sla.stats import share
 from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import MODELS, Candidate, choose_model, usual_model
 from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
-from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.features import features_config, features_flop
 from sla.tasks.classifier.judge import Judge, JudgedCheckpoint, is_slow
+from sla.tasks.classifier.passes import forward_flop, step_passes
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.use_all import read_judgement
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 

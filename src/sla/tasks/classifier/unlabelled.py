@@ -143,19 +143,6 @@ def split_unlabelled(found: Unlabelled | None, shares: Sequence[float]) -> list[
     ]
 
 
-def step_passes(config: ClassifierConfig) -> int:
-    """Forward passes of a training step, over all processes; a backward pass counts as two."""
-    method = plan_method(config)
-    num_views, run = len(method.views), config.run
-    count = min(config.method.views_per_step or num_views, num_views)
-    passes = (run.batch_size or 1) * 3 * count
-    if config.data.unlabelled is None or not method.unlabelled_parts:
-        return passes
-    return passes + (run.unlabelled_batch_size or 0) * (
-        3 * count + (num_views if method.wants_answers else 0)
-    )
-
-
 def _leave_out(
     dataset: Dataset,
     plan: Plan[ClassifierConfig],
