@@ -178,7 +178,7 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
 
 
 def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
-    """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
+    """Train the run again in a folder beside it, on all its images; the first run judges both."""
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import JUDGED
     from sla.tasks.classifier.run import Run

@@ -67,7 +67,7 @@ def _copies(images: int) -> int:
 
 
 def features_flop(config: ClassifierConfig, model: Classifier, images: int) -> int:
-    """Of the first stage of a run with this backbone: so many pictures, mirrored too where that is tried."""
+    """FLOP of the first stage of a run: so many pictures, mirrored too where that is tried."""
     return forward_flop(features_config(config, images), model) * images * _copies(images)
 
 
@@ -266,7 +266,7 @@ def cross_validated_accuracy(found: dict[str, Any]) -> str:
 
 
 def describe_quick(found: dict[str, Any]) -> str:
-    """The same in a line about the quick model."""
+    """What cross-validation found, in a line about the quick model."""
     unknown = "no class has two pictures, so its accuracy is unknown"
     return f"quick model: frozen features; {cross_validated_accuracy(found) or unknown}"
 

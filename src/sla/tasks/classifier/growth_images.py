@@ -128,7 +128,7 @@ def _load_parts(config: ClassifierConfig, progress: Progress) -> tuple[Classifie
 def _old_images(
     config: ClassifierConfig, old: Dataset, weights: Path, progress: Progress
 ) -> tuple[Dataset, Dataset]:
-    """Of the images of old classes those that are kept, and those that the earlier run held out."""
+    """The images of old classes that are kept, and those that the earlier run held out."""
     record, name = read_earlier_record(config), shown(config.grow.run or "")
     matched = record.match(old, dataset_keys(old, progress, record.by), [TRAIN, VAL, UNUSED])
     if gone := matched.gone[TRAIN] + matched.gone[VAL]:

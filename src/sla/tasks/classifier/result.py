@@ -22,7 +22,7 @@ from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
-    """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
+    """Accuracies by checkpoint and kind of inference, and what they cost. Test chooses nothing."""
     plan, folder = trainer.plan, _run_folder(trainer)
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
@@ -84,13 +84,13 @@ def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) ->
 
 
 def _run_folder(trainer: Trainer) -> Path:
-    """That of the whole run, of which the trainer may be a later stage."""
+    """The folder of the whole run, of which the trainer may be a later stage."""
     folder = trainer.folder
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
 def _choose(found: dict[str, JudgedCheckpoint], steps: int, progress: Progress) -> dict[str, Any]:
-    """The model that answers by default, by the held-out images; said in a few lines."""
+    """Choose the model that answers by default on the held-out images, and say why in a few lines."""
     held = found["last"].held_out
     if held is None:
         usual, why = usual_model(found, steps), "nothing was held out to compare models with"

@@ -86,7 +86,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def steps(self) -> int:
-        """Of the stage whose model it has, in all."""
+        """All steps of the stage whose model it has."""
         if self.record is not None and (self.stage == FEATURES or self.config.is_features):
             return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
@@ -135,7 +135,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
     @property
     def model_file(self) -> Path:
-        """That of the checkpoint; `features` is the quick model of the first stage."""
+        """The file with the model of the checkpoint; `features` is the quick model of the first stage."""
         folder = self.folder
         if self.checkpoint == AVERAGED and find_checkpoint(folder / "checkpoint", AVERAGED) is None:
             raise InputError(
@@ -149,7 +149,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return find_model_file(folder, "last", FEATURES)
 
     def _checkpoint_folders(self) -> list[Path]:
-        """Those with this model: of a best that is also last, other files lie beside last alone."""
+        """The folders with this model: of a best that is also last, other files lie beside last alone."""
         own = self.model_file.parent
         return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
 
@@ -304,7 +304,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
     def kept_scores(self, split: str, inferences: Sequence[str] | None = None) -> Scores | None:
-        """Those of this run's model, by all kinds of inference or by these."""
+        """Scores of this run's model, by all kinds of inference or by these."""
         return read_kept(self._checkpoint_folders(), split, inferences)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
@@ -369,7 +369,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return find_by_number(self.config, splits, self.result.get("images", {}), self.folder, notes)
 
     def warn(self, notes: Sequence[str]) -> None:
-        """Of an unfinished run, and of images that differ from what the run had."""
+        """Warn of an unfinished run, and of images that differ from what the run had."""
         self.warn_if_unfinished()
         for note in notes:
             warnings.warn(note, SLAWarning)

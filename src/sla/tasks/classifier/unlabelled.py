@@ -172,7 +172,7 @@ def _without_labels(dataset: Dataset, plan: Plan[ClassifierConfig]) -> Dataset:
 
 
 def _check_shape(plan: Plan[ClassifierConfig], source: str, dataset: Dataset) -> Dataset:
-    """The same without labels; refused where its images cannot be in a batch with those of the run.
+    """The dataset without labels; refused where its images cannot be in a batch with those of the run.
 
     Files are read in colour: for a run of grey images they become grey, as when it predicts them.
     """

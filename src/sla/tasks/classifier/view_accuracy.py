@@ -58,7 +58,7 @@ class ViewAccuracy:
 
     @property
     def factors(self) -> tuple["ViewAccuracy", ...]:
-        """Of a product of views, how well each of its factors is recognised, whatever the others are."""
+        """How well each factor of a product of views is recognised, whatever the others are."""
         if not isinstance(self.views, Product):
             return (self,)
         first, second = self.views.first, self.views.second
