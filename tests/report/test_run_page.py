@@ -154,7 +154,7 @@ def test_damaged_curves_and_missing_results_are_left_out(finished_run, hostile, 
     page = parse((tmp_path / "page.html").read_text())
     assert "No curves" in page.words
     assert "so the groups are of equal size" in page.words
-    assert page.tables["Cost of the run"][1:3] == [["training time", "5.0 s"], ["steps", "unknown"]]
+    assert page.tables["Cost of the run"][1:3] == [["training time", "5 seconds"], ["steps", "unknown"]]
 
 
 def test_two_hundred_classes_with_a_hostile_name(finished_run, made_up, parse, hostile):

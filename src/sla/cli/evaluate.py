@@ -10,9 +10,10 @@ import typer
 from sla.cli.output import say
 from sla.cli.predict import Agreement, choose_agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
+from sla.errors import InputError, shown
+from sla.progress import Progress
 
 if TYPE_CHECKING:
-    from sla.progress import Progress
     from sla.tasks.classifier.run import Run
 
 Scores = dict[str, dict[str, float]]
@@ -48,7 +49,6 @@ def evaluate(
 
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
-    from sla.errors import InputError, shown
     from sla.runs.metrics import MEASURES
     from sla.stats import share
     from sla.tasks.classifier.choice import MODELS
@@ -98,7 +98,7 @@ def evaluate(
             (
                 name,
                 f"{s['top1']:.2f}",
-                "{1:.1f} to {2:.1f}".format(*share(round(s["top1"] * count / 100), count)),
+                share(round(s["top1"] * count / 100), count).ends(),
                 f"{s['top5']:.2f}",
                 f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",
@@ -116,8 +116,6 @@ def evaluate(
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
     """The folders of runs, and the data named after them."""
-    from sla.errors import InputError
-
     others = [word for word in words[1:] if not (Path(word) / "config.yaml").is_file()]
     if len(others) > 1 or (others and others[0] != words[-1]):
         raise InputError(f"{others[0]}: not a run: no config.yaml in it")
@@ -146,7 +144,7 @@ def _alone(
     data: str | None,
     inference: str | None,
     on_bad_image: Any,
-    progress: "Progress",
+    progress: Progress,
     options: dict[str, Any],
 ) -> tuple[tuple[int, str], Scores]:
     from sla.augment.flips import FLIPS
@@ -177,7 +175,7 @@ def _together(
     data: str | None,
     inference: str | None,
     on_bad_image: Any,
-    progress: "Progress",
+    progress: Progress,
     options: dict[str, Any],
 ) -> tuple[tuple[int, str], Scores]:
     from sla.compare.ensemble import evaluate_ensemble

@@ -11,12 +11,13 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
+from sla.errors import InputError, shown
+from sla.progress import QUIET, Progress
 from sla.runs.answers import answer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sla.progress import Progress
     from sla.tasks.classifier.run import Run
 
 Agreement = Annotated[
@@ -66,12 +67,10 @@ def predict(
 
 
 def choose_agreement(
-    run: "Run", inference: str | None, agreement: float | None, progress: "Progress | None" = None
+    run: "Run", inference: str | None, agreement: float | None, progress: Progress | None = None
 ) -> str | None:
     """The kind of inference: anytime if an agreement is asked for; the run then uses that rule."""
     from sla.anytime import AGREEMENT
-    from sla.errors import InputError
-    from sla.progress import QUIET
 
     if agreement is not None and inference not in (None, "anytime"):
         raise InputError(f"--agreement is for anytime inference, not {inference}")
@@ -83,8 +82,6 @@ def choose_agreement(
 
 def choose_form(as_json: bool, as_csv: bool) -> str:
     """How answers are written: table, json or csv."""
-    from sla.errors import InputError
-
     if as_json and as_csv:
         raise InputError("--json or --csv, not both")
     return "json" if as_json else "csv" if as_csv else "table"
@@ -138,7 +135,6 @@ def print_answers(
 def _cell(text: str) -> str:
     """Text for a CSV: one printable line, and no formula of a spreadsheet. JSON has names as they are."""
     from sla.datasets.spreadsheet_cells import escape_cell
-    from sla.errors import shown
 
     return escape_cell(shown(text))
 
@@ -146,7 +142,6 @@ def _cell(text: str) -> str:
 def find_pictures(files: list[Path]) -> list[Path]:
     """The files, and the pictures in those that are folders."""
     from sla.datasets.scan import images_in
-    from sla.errors import InputError
 
     paths: list[Path] = []
     for file in files:

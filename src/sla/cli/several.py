@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.cli.output import say
+from sla.errors import InputError, shown
 
 if TYPE_CHECKING:
     from sla.compare.seeds import SeedTable
@@ -43,8 +44,6 @@ def list_jobs(
     tree: dict[str, Any], out: Path, seeds: int | None, compare: str | None, equal_cost: bool
 ) -> list[Job]:
     """The runs of a command in their order: each seed, and with it the method to compare with."""
-    from sla.errors import InputError
-
     if equal_cost and compare is None:
         raise InputError("--equal-cost is for --compare: it gives the other method the same FLOP")
     for method in (compare, (tree.get("method") or {}).get("name")) if equal_cost else ():
@@ -65,8 +64,6 @@ def list_jobs(
 
 def refuse_begun(jobs: Sequence[Job], resume: bool, several: bool) -> None:
     """Without --resume, none of the folders but the first may have a run: that one says so itself."""
-    from sla.errors import InputError, shown
-
     begun = [job.folder for job in jobs[0 if several else 1 :] if (job.folder / "config.yaml").exists()]
     if begun and not resume:
         raise InputError(f"{shown(begun[0])}: exists already; --resume continues what was begun")
@@ -82,7 +79,7 @@ def same_cost(folder: Path) -> dict[str, Any]:
 
 def planned_cost(plan: "Plan") -> dict[str, Any]:
     """The same for a run that has only been planned; of minutes, what seemed to fit into them."""
-    from sla.tasks.classifier.distil import distil_cost, step_flop
+    from sla.tasks.classifier.passes import distil_cost, step_flop
     from sla.tasks.classifier.time_shares import AMPLE
 
     run = plan.config.run
@@ -96,7 +93,6 @@ def train_job(
 ) -> "OpenedRun":
     """A run of the command; of several seeds, what is finished is not done again."""
     from sla.cli.train import train_one
-    from sla.errors import shown
     from sla.runs.defaults import with_absolute_paths
     from sla.runs.folder import CONFIG, has_result, read_run_config, refuse_differences
     from sla.session import open_run

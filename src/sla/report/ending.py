@@ -17,7 +17,6 @@ from sla.tasks.classifier.choice import MODELS
 from sla.tasks.classifier.config import AVERAGED, FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import cross_validated_accuracy
-from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
@@ -157,7 +156,7 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
     models = []
     several = [FEATURES, run.checkpoint, chosen, "last", *([AVERAGED] if AVERAGED in found else [])]
     for checkpoint in dict.fromkeys(several):
-        inference = judged_inference(run.result, checkpoint) or run.result["headline"]
+        inference = run.judged_inference(checkpoint) or run.result["headline"]
         inference = "single" if checkpoint == FEATURES else inference
         top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
         if top1 is None:

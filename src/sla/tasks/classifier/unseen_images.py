@@ -1,6 +1,6 @@
 """Images that a classifier's run has not trained on, found by the record of its images.
 
-Of a run from before there was a record, and where no image is to be read, they are found by their number.
+Those of a run from before there was a record are found by their number.
 """
 
 from dataclasses import replace
