@@ -11,7 +11,7 @@ from sla.recipes.load import config_settings
 from sla.reproduce import runner
 from sla.reproduce.costs import Rate, cost_of
 from sla.reproduce.jobs import cells_of, jobs_of
-from sla.reproduce.plan import plan_status, read_plan
+from sla.reproduce.plan import line_jobs, plan_status, read_plan
 from sla.reproduce.records import Record
 from sla.reproduce.work import run_job
 from sla.tasks.classifier import record
@@ -65,16 +65,35 @@ def test_a_plan_counts_a_run_once_and_says_what_is_left(tmp_path):
     lines = ["{experiment: table1, columns: [cifar10], seeds: 1}"]
     lines += ["{experiment: views, rows: [k4-4, k1-1], columns: [cifar10], seeds: 1, budget: views}"]
     path.write_text("".join(f"- {line}\n" for line in lines))
-    first, second = plan_status(read_plan(path), "small", {}, RATE)
+    first, second = plan_status(read_plan(path), "small", {}, RATE, tmp_path)
     assert (len(first.jobs), len(second.jobs)) == (4, 1)
     job = second.jobs[0]
     done = Record(key=job.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=3600)
     done = done.model_copy(update={"machine": "x86_64, 2 threads"})
     assert second.left > 0 == second.done
-    _, second = plan_status(read_plan(path), "small", {job.key: done}, RATE)
+    _, second = plan_status(read_plan(path), "small", {job.key: done}, RATE, tmp_path)
     assert (second.done, second.spent, second.left) == (1, 2.0, 0)
     measured = done.model_copy(update={"core_seconds": 900.0})
-    assert plan_status(read_plan(path), "small", {job.key: measured}, RATE)[1].spent == 0.25
+    assert plan_status(read_plan(path), "small", {job.key: measured}, RATE, tmp_path)[1].spent == 0.25
+
+
+def test_a_plan_counts_members_that_are_recorded_but_not_in_the_folder(tmp_path):
+    """Figure 3's curves need the weights of runs that Table 1 has recorded: the first of them trains it."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "- {experiment: table1, columns: [cifar100], rows: [da], seeds: 1}\n"
+        "- {experiment: figure3, rows: [da-train, da-test], seeds: 1}\n"
+        "- {experiment: table8, columns: [cifar100], rows: [baseline, ten-crop], seeds: 1}\n"
+    )
+    ((trained,), _, (baseline, _)) = line_jobs(read_plan(path), "small")
+    fresh = plan_status(read_plan(path), "small", {}, RATE, tmp_path)
+    assert [one.left for one in fresh][1] == 0  # what the first line trains
+    flop = cost_of(trained).flop
+    assert fresh[0].left == pytest.approx(flop / RATE.flop_per_second / 3600)
+    done = Record(key=trained.key, kind="train", scale="small", label="", seed=0, settings={}, seconds=60)
+    found = plan_status(read_plan(path), "small", {trained.key: done}, RATE, tmp_path)
+    assert [one.left for one in found] == [0, fresh[0].left, fresh[2].left]
+    assert fresh[2].left == pytest.approx(cost_of(baseline).flop / RATE.flop_per_second / 3600)
 
 
 def test_a_plan_runs_in_the_order_of_its_lines_and_failures_end_with_1(stopped, tmp_path, monkeypatch):

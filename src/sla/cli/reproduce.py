@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -133,7 +133,7 @@ def plan(
         return
     records = read_records(out / TABLE)
     rate = estimate_rate(records.values(), machine_name())
-    found = plan_status(lines, scale, records, rate)
+    found = plan_status(lines, scale, records, rate, out)
     rows = [
         (
             one.line.experiment,
@@ -215,14 +215,12 @@ class RunnerDisplay:
         if self.live:
             self.progress.stop()
 
-    def begin(self, jobs: "Sequence[Job]", done: int) -> None:
-        """`jobs` are about to run; `done` others have finished before."""
-        from sla.reproduce.costs import cost_of
-
-        for job in jobs:
-            self.weights[job.key] = max(cost_of(job).flop, 1.0)
-        self.console.print(f"{done} done, {len(jobs)} to run", markup=False)
-        if self.live and jobs:
+    def begin(self, costs: Mapping[str, float], done: int) -> None:
+        """Jobs with these keys and FLOP are about to run; `done` others have finished before."""
+        least = max(sum(costs.values()) / 1000 / max(len(costs), 1), 1.0)  # of one that evaluates others
+        self.weights = {key: max(flop, least) for key, flop in costs.items()}
+        self.console.print(f"{done} done, {len(costs)} to run", markup=False)
+        if self.live and costs:
             self.task = self.progress.add_task("running", total=sum(self.weights.values()), left="")
 
     def advance(self, job: "Job", share: float) -> None:

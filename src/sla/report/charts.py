@@ -63,10 +63,11 @@ class Bin(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One line of a chart: its name and its points (x, y), x ascending."""
+    """One line of a chart: its name, its points (x, y), x ascending, and how far each y may be off."""
 
     name: str
     points: Sequence[tuple[float, float]]
+    errors: Sequence[float] = ()
 
 
 def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") -> Markup:
@@ -84,7 +85,7 @@ def line_chart(series: Sequence[Series], axis: str, label: str, unit: str = "") 
 
     lines = [f'<path class="grid-line" d="M0 {100 - height(tick):.2f}h100"/>' for tick in up]
     legend, described = "", []
-    for number, (name, points) in enumerate(series):
+    for number, (name, points, _) in enumerate(series):
         kind = f'class="s{number % 6}"'
         places = [f"{across(x):.2f} {100 - height(y):.2f}" for x, y in thinned(points, MOST_POINTS)]
         marks = "".join(f"M{place}h0" for place in places) if len(places) <= MOST_MARKS else ""

@@ -1,6 +1,7 @@
 """Figures 3 (training curves) and 4 (gains with less data) of the paper, and those of our studies."""
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -9,6 +10,7 @@ from sla.errors import MissingExtraError
 from sla.report.charts import Series
 from sla.reproduce.paper import experiment
 from sla.reproduce.results import Place, Results
+from sla.stats import mean_sd
 
 COLORS = {"da": "#d9822b", "mt": "#2a9d4a", "sla": "#1f6feb"}
 ACCURACY = "test accuracy, %"
@@ -24,17 +26,17 @@ AXES = {
 DOUBLING = ("views", "capacity", "students", "semi")  # with a logarithmic axis
 STUDIED = {  # rows of a study that make a line: the start of their names, and its label
     "views": {
-        "baseline-": "plain classifier",
+        "baseline-": "baseline",
         "k1-": "SLA aggregated, one view per step",
         "k2-": "SLA aggregated, two views per step",
         "k4-": "SLA aggregated, all four views per step",
         "rot2-": "SLA aggregated, two rotations, one per step",
     },
-    "capacity": {"baseline-": "plain classifier", "sla-": "SLA aggregated"},
+    "capacity": {"baseline-": "baseline", "sla-": "SLA aggregated"},
 }
 ALONG = {"figure3": ("curve", "step"), "grow": ("growth", "classes")}  # what a record has along an axis
 BY_COST = {  # cells that make a line of the figure of students
-    "plain classifier, one pass": [
+    "baseline, one pass": [
         "views baseline-1",
         "views baseline-2",
         "views baseline-4",
@@ -62,18 +64,28 @@ def series_of(results: Results, name: str, column: str | None = None) -> dict[st
     return own[name](results) if name in AXES else {}
 
 
+def drawable(lines: Mapping[str, Series]) -> bool:
+    """Whether there is anything to see: numbers at two places of the axis."""
+    return len({x for line in lines.values() for x, _ in line.points}) > 1
+
+
+def _line(label: str, numbers: Iterable[tuple[float, Sequence[float]]]) -> Series:
+    """Means over seeds, with their standard deviations."""
+    found = [(x, *mean_sd(values)) for x, values in sorted(numbers, key=lambda one: one[0]) if values]
+    return Series(label, [(x, mean) for x, mean, _ in found], [sd for *_, sd in found])
+
+
 def _study(results: Results, name: str, column: str) -> dict[str, Series]:
     """A line for each start of rows' names; how they end is the place on the axis, in tenths if it is 05."""
     found = {}
     for start, label in STUDIED[name].items():
-        points = []
-        for row in experiment(name).rows:
-            numbers = results.of(Place(name, row, column)) if row.startswith(start) else []
-            if numbers:
-                end = row.removeprefix(start)
-                points.append((int(end) / (10 if end.startswith("0") else 1), fmean(numbers)))
-        if points:
-            found[start] = Series(label, sorted(points))
+        ends = [row.removeprefix(start) for row in experiment(name).rows if row.startswith(start)]
+        places = [int(end) / (10 if end.startswith("0") else 1) for end in ends]
+        line = _line(
+            label, zip(places, (results.of(Place(name, start + end, column)) for end in ends), strict=True)
+        )
+        if line.points:
+            found[start] = line
     return found
 
 
@@ -95,30 +107,30 @@ def _gains(results: Results) -> dict[str, Series]:
     found = {}
     table = experiment("figure4")
     for row_name, row in table.rows.items():
-        points = []
+        points: list[tuple[float, list[float]]] = []
         if row.against is None:
             continue
         for column in table.columns:
             place = Place("figure4", row_name, column)
             pairs = results.by_seed(place, place._replace(row=row.against)).values()
             if pairs:
-                gain = fmean(100 * (a - b) / b for a, b in pairs)
-                points.append((float(column.removeprefix("n")), gain))
+                gains = [100 * (a - b) / b for a, b in pairs]
+                points.append((float(column.removeprefix("n")), gains))
         if points:
-            found[row_name] = Series(row.label, sorted(points))
+            found[row_name] = _line(row.label, points)
     return found
 
 
 def _students(results: Results) -> dict[str, Series]:
-    """Accuracy against training FLOP, in units of the plain classifier's."""
+    """Accuracy against training FLOP, in units of the baseline's."""
     unit = _flop(results, Place("views", "baseline-1", "cifar10"))
     found = {}
     for label, cells in BY_COST.items():
         places = [Place(name, row, "cifar10") for name, row in (cell.split() for cell in cells)]
         costs = {place: _flop(results, place) for place in places}
-        points = [(cost / unit, fmean(results.of(place))) for place, cost in costs.items() if cost and unit]
+        points = [(cost / unit, results.of(place)) for place, cost in costs.items() if cost and unit]
         if points:
-            found[label] = Series(label, sorted(points))
+            found[label] = _line(label, points)
     return found if "student, one pass" in found else {}
 
 
@@ -132,16 +144,16 @@ def _labels(results: Results) -> dict[str, Series]:
     table, found = experiment("semi"), {}
     for row_name, row in table.rows.items():
         cells = {column: results.of(Place("semi", row_name, column)) for column in table.columns}
-        points = [(float(column.rpartition("-")[2]), fmean(some)) for column, some in cells.items() if some]
+        points = [(float(column.rpartition("-")[2]), some) for column, some in cells.items() if some]
         if points:
-            found[row_name] = Series(row.label, sorted(points))
+            found[row_name] = _line(row.label, points)
     return found
 
 
 def draw(results: Results, name: str, path: Path) -> bool:
-    """Draw the figure to a PNG file; False if it has no numbers yet."""
+    """Draw the figure to a PNG file, bars for one standard deviation over seeds; False if there is none."""
     columns: list[str | None] = [*experiment(name).columns] if name in STUDIED else [None]
-    parts = {column: lines for column in columns if (lines := series_of(results, name, column))}
+    parts = {column: lines for column in columns if drawable(lines := series_of(results, name, column))}
     if not parts:
         return False
     try:
@@ -156,6 +168,10 @@ def draw(results: Results, name: str, path: Path) -> bool:
             color = COLORS.get(row.split("-")[0]) if name == "figure3" else f"C{_place(name, row, number)}"
             style = "--" if row.endswith("-test") else "-"
             axis.plot(*zip(*line.points, strict=True), style, marker="o", ms=4, color=color, label=line.name)
+            if line.errors:
+                axis.errorbar(
+                    *zip(*line.points, strict=True), line.errors, fmt="none", ecolor=color, alpha=0.5
+                )
         axis.set(xlabel=AXES[name][0], ylabel=AXES[name][1])
         if column is not None:
             axis.set_title(experiment(name).columns[column].label, fontsize=10)

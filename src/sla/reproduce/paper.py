@@ -81,6 +81,7 @@ class Experiment(Part):
     columns: dict[str, Column]
     rows: dict[str, Row]
     printed: dict[str, dict[str, Printed]] = {}  # by row, then by column
+    answer: str = ""  # of a study: what its numbers say
     notes: tuple[str, ...] = ()
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sla.errors import InputError, shown
-from sla.reproduce.costs import Rate, cost_of
+from sla.reproduce.costs import Rate
 from sla.reproduce.jobs import Job, cells_of, jobs_of
 from sla.reproduce.paper import Part
 from sla.reproduce.records import Record, core_seconds
+from sla.reproduce.runner import costs_to_come
 from sla.trees import parse_yaml, read_text
 
 
@@ -57,13 +58,14 @@ def line_jobs(lines: Sequence[Line], scale: str) -> list[list[Job]]:
 
 
 def plan_status(
-    lines: Sequence[Line], scale: str, records: Mapping[str, Record], rate: Rate
+    lines: Sequence[Line], scale: str, records: Mapping[str, Record], rate: Rate, out: Path
 ) -> list[LineStatus]:
     """Every line with its own runs; core-hours are CPU time, where a row has it."""
-    found = []
-    for line, jobs in zip(lines, line_jobs(lines, scale), strict=True):
+    found, parts = [], line_jobs(lines, scale)
+    costs = costs_to_come([job for jobs in parts for job in jobs if job.key not in records], out)
+    for line, jobs in zip(lines, parts, strict=True):
         done = [job for job in jobs if job.key in records]
         spent = sum(core_seconds(records[job.key]) or 0 for job in done)
-        left = sum(cost_of(job).flop for job in jobs if job.key not in records) / rate.flop_per_second
+        left = sum(costs[job.key] for job in jobs if job.key not in records) / rate.flop_per_second
         found.append(LineStatus(line, jobs, len(done), spent / 3600, left / 3600))
     return found

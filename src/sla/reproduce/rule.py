@@ -54,6 +54,9 @@ class Claim:
     above: float = 0.0
     ours: bool = False  # not a claim of the paper
     reading: str = ""  # what the data say, shown where the claim does not hold or is undecided
+    equal: Sequence[Contrast] = field(
+        default=(), repr=False
+    )  # the same at equal training FLOP; judges nothing
 
     @property
     def contrasts(self) -> list[Contrast]:
@@ -169,14 +172,14 @@ class Single(NamedTuple):
     contrast: Contrast
     effect: Pooled
     seeds: int
-    expected: int  # the sign that the paper gives it; 0 if it is not in the paper
+    expected: int  # the sign that the paper gives it; 0 if the paper does not have it
     p: float
     adjusted: float
 
     @property
-    def surprising(self) -> bool:
-        """Its own interval excludes 0, on a side that the paper does not have."""
-        return self.effect.interval.sign not in (0, self.expected)
+    def opposite(self) -> bool:
+        """Its own interval excludes 0, on the other side than the paper's."""
+        return self.effect.interval.sign == -self.expected != 0
 
 
 def singles(claims: Sequence[Claim], others: Sequence[Contrast], results: Results) -> list[Single]:

@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Protocol
 from sla.disk import reason
 from sla.errors import InputError, SLAError, shown
 from sla.progress import Progress
+from sla.reproduce.costs import cost_of
 from sla.reproduce.jobs import Job
 from sla.reproduce.records import TABLE, Record, add_records, read_records
 from sla.reproduce.work import read_finished, run_job
@@ -33,7 +34,7 @@ Found = Record | str | None  # of a job: its record, why it failed, or None wher
 
 
 class _Display(Protocol):  # `cli.reproduce.RunnerDisplay` says what each shows
-    def begin(self, jobs: Sequence[Job], done: int) -> None: ...
+    def begin(self, costs: Mapping[str, float], done: int) -> None: ...
     def advance(self, job: Job, share: float) -> None: ...
     def end(self, job: Job, record: Record | None, reason: str) -> None: ...
 
@@ -71,7 +72,7 @@ def run_all(
     add_records(out / TABLE, finished)
     known = set(recorded) | {record.key for record in finished}
     missing = [job for job in jobs if job.key not in known]
-    display.begin(missing, len(jobs) - len(missing))
+    display.begin(costs_to_come(missing, out), len(jobs) - len(missing))
     run = partial(_run_in_pool, workers=workers) if workers > 1 else _run_in_turn
     run = partial(run, out=out, display=display, threads=threads)
     try:
@@ -79,6 +80,17 @@ def run_all(
             return _run_through(run, missing, display)
     except (StoppedError, KeyboardInterrupt):
         raise StoppedError(STOPPED) from None
+
+
+def costs_to_come(jobs: Sequence[Job], out: Path) -> dict[str, float]:
+    """FLOP of each job by its key; the first that needs a member that is not in this folder trains it too."""
+    costs: dict[str, float] = {}
+    counted = {job.key for job in jobs}
+    for job in jobs:
+        new = [one for one in job.members if one.key not in counted and read_finished(one, out) is None]
+        counted |= {one.key for one in new}
+        costs[job.key] = sum(cost_of(one).flop for one in (job, *new))
+    return costs
 
 
 def _run_through(
