@@ -216,7 +216,7 @@ def test_the_summary_compares_at_the_same_training_cost():
     row = "| 1 C | 4 | 51.0, 55.0 | +4.0 (-8.7 to +16.7) | 51.0, 55.0 | +4.0 (-8.7 to +16.7) |"
     assert f"| SLA, four rotations, aggregated {row}" in top
     sides = "not clearly different from the baseline at 1 C (+4.0)"
-    assert f"- CIFAR10, 100 per class: aggregated over four rotations, SLA is {sides}." in top
+    assert f"CIFAR10, 100 per class: aggregated over four rotations, SLA is {sides}." in top
     one_pair = {
         key: one for key, one in found.items() if one.settings["method.name"] == "sla" or not one.seed
     }

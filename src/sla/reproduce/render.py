@@ -31,9 +31,9 @@ IN_SHORT = (
     "says otherwise. Few training images, a ResNet-9 with 0.4 million parameters, crops and flips."
 )
 WHEN_NOT = (
-    "When not: in runs too short, or networks too small, to learn the joint labels (the curves of *Views per "
-    "step* and *Capacity*); with thousands of images per class (*Time to accuracy*); from published weights "
-    "(`docs/photographs.md`)."
+    "When not: in runs too short, or networks too small, to learn the joint labels (the curves under Views "
+    "per step and Capacity); with thousands of images per class (Time to accuracy); from published weights "
+    "(docs/photographs.md)."
 )
 ANSWERS = (
     "Means over seeds, in percent of the test images. The calibration error is the expected one (15 bins), "
@@ -86,7 +86,8 @@ def _in_short(results: Results) -> Iterable[Section]:
     """Does it work, how much, at what cost, when not."""
     header, rows = summary_rows(results)
     if rows:
-        yield Section("In short", [IN_SHORT], [("In short", header, rows)], [*answers(results), WHEN_NOT])
+        words = [*answers(results), WHEN_NOT, IN_SHORT]
+        yield Section("In short", words, [("In short", header, rows)])
 
 
 def _what_was_run(records: Mapping[str, Record], found: Mapping[str, Results]) -> list[str]:

@@ -32,9 +32,9 @@ HEADER = (
 )
 VERDICTS = (
     "Verdicts are at equal iterations, as in the paper: a step of SLA with four views takes four times the "
-    "training FLOP of a step of the baseline, six colour orders six times. *Against 4 C* is the same "
-    "comparison with a baseline that trains for four times the steps, 4 C; it decides nothing. The paper's "
-    "effects are behind ours, in brackets; the datasets that were not run are missing."
+    "training FLOP of a step of the baseline, six colour orders six times. The column against 4 C has the "
+    "same comparison with a baseline that trains for four times the steps, 4 C; it decides nothing. The "
+    "paper's effects are behind ours, in brackets; datasets that were not run are missing."
 )
 RULE = (
     "A claim is judged by one pooled comparison. Each of its cells gives a paired difference per seed, where "
