@@ -110,7 +110,8 @@ PLAN = (  # minutes, ways, cells, seeds: most valuable first, within twelve core
     (5, "plain", "cub200-29", (0,)),
     (5, "plain,sla", "cub20-10,flowers20-5", (1, 2)),
     (1, "features", "cub20-30,cub50-5,cub50-10,cub50-30,flowers102-5,flowers102-15,cifar10-100", (1, 2)),
-    (1, "plain", "cub50-10,flowers102-5,cifar10-100", (1, 2)),
+    (1, "plain", "cub50-10,flowers102-5,cifar10-100", (1,)),
+    (1, "plain", "cub50-10", (2,)),
 )
 
 
