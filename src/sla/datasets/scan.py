@@ -229,13 +229,6 @@ class _Scan:
             raise InputError(f"{shown(path)}: the folder cannot be read: {error.strerror}") from None
 
 
-def has_val(path: Path) -> bool:
-    """Whether a folder or a CSV has a split of held-out images."""
-    if path.is_dir():
-        return any(SPLITS.get(one.name) == 1 and one.is_dir() for one in path.iterdir())
-    return any(SPLITS.get(split) == 1 for *_, split in _csv_lines(path))
-
-
 def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:
     """Line number, path, label and split (lower case, `train` where there is no such column)."""
     with open(path, newline="", encoding="utf-8-sig") as file:
