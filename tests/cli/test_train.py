@@ -98,6 +98,14 @@ def test_a_finished_run_resumed_keeps_its_result_and_page(run):
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.parametrize("command", ["train", "pretrain"])
+def test_a_dry_run_refuses_a_folder_with_a_run_as_the_command_does(command, run, stopped):
+    words = (command, "digits", "--out", run)
+    said = stopped(2, *words)
+    assert f"{run}: exists already; continue it with --resume" in said
+    assert stopped(2, *words, "--dry-run") == said
+
+
 def test_evaluate_and_report_skip_broken_pictures_on_request(run, tmp_path, monkeypatch, stopped):
     monkeypatch.setattr("warnings.showwarning", None)  # put back after the test
     warnings.simplefilter("always")  # pytest puts the filters back after each test
