@@ -225,6 +225,7 @@ def test_wrong_pictures_are_named(run, pictures, stopped):
     for words, line in (
         (["predict", run, pictures / "notes.txt"], "notes.txt"),
         (["predict", run, pictures / "absent.png"], "absent.png"),
+        (["predict", run, f"{'x' * 300}.jpg"], "x.jpg: file name too long; `sla predict --on-bad-image skip`"),
         (["predict", run, run / "checkpoint"], "no pictures in it"),
         (["predict", run, pictures, "--inference", "best"], "unknown inference 'best'"),
         (["predict", run, pictures, "--json", "--csv"], "not both"),

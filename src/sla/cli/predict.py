@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,7 +146,8 @@ def find_pictures(files: list[Path]) -> list[Path]:
 
     paths: list[Path] = []
     for file in files:
-        found = images_in(file) if file.is_dir() else [file]
+        # A name that is too long is that of a missing file: `Path.is_dir` raises.
+        found = images_in(file) if os.path.isdir(file) else [file]
         if not found:
             raise InputError(f"{file}: no pictures in it")
         paths += found
