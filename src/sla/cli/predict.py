@@ -51,7 +51,7 @@ def predict(
     from sla.tasks.classifier.run import Run
 
     form = choose_form(json_, csv_)
-    opened, paths = Run(run, checkpoint), find_pictures(files)
+    opened, paths = Run(run, checkpoint), find_pictures(files, form)
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
@@ -140,12 +140,18 @@ def _cell(text: str) -> str:
     return escape_cell(shown(text))
 
 
-def find_pictures(files: list[Path]) -> list[Path]:
-    """The files, and the pictures in those that are folders."""
+def find_pictures(files: list[Path], form: str = "table") -> list[Path]:
+    """The files, and the pictures in those that are folders.
+
+    A missing file that is named like one of the `form` in which answers are printed was to be written.
+    """
     from sla.datasets.scan import images_in
 
     paths: list[Path] = []
     for file in files:
+        if file.suffix.lower() == f".{form}" and not os.path.exists(file):
+            hint = f"--{form} prints to standard output: --{form} > {shown(file)} writes it to a file"
+            raise InputError(f"{shown(file)}: no such file or directory; {hint}")
         # A name that is too long is that of a missing file: `Path.is_dir` raises.
         found = images_in(file) if os.path.isdir(file) else [file]
         if not found:
