@@ -300,6 +300,8 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
         (digits.folder, tmp_path): "a folder, not a file to write",
         (tmp_path, out): "not a run",
         (digits.folder, out, "--checkpoint", "first"): "no first checkpoint",
+        (digits.folder, out, "--inference", "anytime"): "which one ONNX graph cannot: aggregated can",
+        (digits.folder, out, "--inference", "foo"): "'foo'; one of: single, aggregated$",
     }.items():
         refused(told, commands.sla, "export", *words)
     assert not out.exists()

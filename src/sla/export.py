@@ -25,6 +25,7 @@ from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, show
 from sla.images.channels import LUMA
 from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
 from sla.images.store import ArrayImages, Dataset, Splits
+from sla.inference import check_inference
 from sla.onnx_preprocess import Preprocess
 from sla.progress import QUIET, Progress
 from sla.sampling.draws import Draws
@@ -87,8 +88,6 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
-    if inference == "anytime":
-        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
     channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
@@ -109,6 +108,13 @@ def export_onnx(
     with replacing(path) as file:
         file.write(data)
     return Exported(gap, len(dataset), what)
+
+
+def check_exportable(inference: str, available: tuple[str, ...]) -> None:
+    """Raise an error for an inference that one graph cannot have, or that the model does not have."""
+    if inference == "anytime" and "aggregated" in available:
+        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
+    check_inference(inference, tuple(name for name in available if name != "anytime"))
 
 
 def describe(run: _Run, inference: str, preprocessing: bool) -> dict[str, str]:

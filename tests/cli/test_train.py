@@ -231,6 +231,10 @@ def test_wrong_pictures_are_named(run, pictures, stopped):
         (["predict", run, "out.csv", "--json"], "out.csv: no such file or directory; `sla predict --on-bad"),
         (["predict", run, run / "checkpoint"], "no pictures in it"),
         (["predict", run, pictures, "--inference", "best"], "unknown inference 'best'"),
+        (
+            ["predict", run, pictures, "--inference", "foo"],
+            "'foo'; one of: single, aggregated, distilled, anytime, flips",
+        ),
         (["predict", run, pictures, "--json", "--csv"], "not both"),
         (["evaluate", run, "--checkpoint", "first"], "first"),
         (["evaluate", run, "--inference", "ensemble"], "an ensemble needs at least two runs"),

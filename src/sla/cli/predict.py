@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.output import say
-from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
+from sla.cli.settings import Allow, Checkpoint, RefuseOrSkip
 from sla.errors import InputError, shown
 from sla.progress import QUIET, Progress
 from sla.runs.answers import answer_of
@@ -32,7 +32,10 @@ UNLIKE = "unlike the training pictures"
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    inference: Inference = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(help="single, aggregated, anytime, distilled or flips. Default: the run's headline."),
+    ] = None,
     agreement: Agreement = None,
     checkpoint: Checkpoint = "chosen",
     on_bad_image: RefuseOrSkip = "refuse",
