@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import re
 import runpy
@@ -289,6 +290,27 @@ def test_four_channels_are_exported_without_the_preprocessing_of_pictures(tmp_pa
     run = sla.fit(Splits("mine", data), tmp_path / "run", **TINY)
     refused("a model of 4 channels", run.export, tmp_path / "model.onnx", preprocessing=True)
     assert not (tmp_path / "model.onnx").exists()
+
+
+def test_torch_says_nothing_of_torchvision_and_the_rest_as_ever(digits, tmp_path, monkeypatch):
+    logger, said = logging.getLogger("torch.onnx._internal.exporter._registration"), []
+    find, convert = util.find_spec, torch.onnx.export
+
+    def warning_too(*given, **options):
+        logger.warning("something else")
+        return convert(*given, **options)
+
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "torchvision" else find(name))
+    monkeypatch.setattr(torch.onnx, "export", warning_too)
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        digits.export(tmp_path / "model.onnx", "single")
+        logger.warning("torchvision is not installed. Skipping %s", "afterwards")
+    finally:
+        logger.removeHandler(handler)
+    assert said == ["something else", "torchvision is not installed. Skipping afterwards"]
 
 
 def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_path, monkeypatch):

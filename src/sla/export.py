@@ -3,8 +3,10 @@
 Class names, preprocessing and the rest that a stranger needs are in the file's metadata.
 """
 
+import contextlib
 import copy
 import json
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -189,7 +191,7 @@ def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> byt
     """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
     free = ("batch", "height", "width") if example.dtype == torch.uint8 else ("batch",)
     shape = {place: torch.export.Dim(name) for place, name in enumerate(free)}
-    with warnings.catch_warnings():
+    with _quiet_about_torchvision(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own parts about each other
         program = torch.onnx.export(
             module,
@@ -215,6 +217,21 @@ def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> byt
         return model.SerializeToString()
     except ValueError:  # protobuf's own limit
         raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
+
+
+@contextlib.contextmanager
+def _quiet_about_torchvision() -> Iterator[None]:
+    """Keep torch from logging, as a warning each, which operators of torchvision it does not know."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+
+    def matters(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("torchvision is not installed. Skipping ")
+
+    logger.addFilter(matters)
+    try:
+        yield
+    finally:
+        logger.removeFilter(matters)
 
 
 def _images_to_check(run: _Run) -> tuple[Dataset, str]:
