@@ -39,7 +39,9 @@ def predict(
     agreement: Agreement = None,
     checkpoint: Checkpoint = "chosen",
     on_bad_image: RefuseOrSkip = "refuse",
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of classes to show; on a narrow terminal as many as fit.")
+    ] = 3,
     min_confidence: Annotated[
         float,
         typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
@@ -105,8 +107,6 @@ def print_answers(
     The answer is `unsure` where the best probability is below `least`, and, with a `least`, where a picture
     is unlike the training pictures. `unlike`: which are, where that is known.
     """
-    from sla.cli.display import print_table
-
     marks = [False] * len(paths) if unlike is None else unlike
     best = probabilities.topk(min(top, len(classes)), 1)
     named = [
@@ -115,13 +115,7 @@ def print_answers(
     ]
     answers = [answer_of(*each[0], least, mark) for each, mark in zip(named, marks, strict=True)]
     if form == "table":
-        noted, rows = any(marks), []
-        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
-            shares = (f"{name} {100 * value:.1f}%" for name, value in each)
-            note = [UNLIKE if mark else ""] if noted else []
-            rows.append((path, *([answer] if least else []), *shares, *note))
-        places = (f"{i + 1}." for i in range(best.values.shape[1]))
-        print_table(("file", *(["answer"] if least else []), *places, *(["note"] if noted else [])), rows)
+        _print_table(paths, answers if least else None, named, marks)
     elif form == "json":
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
@@ -134,6 +128,31 @@ def print_answers(
             cells = [f"{value:.6f}" for value in row]
             more = [] if unlike is None else ["yes" if mark else "no"]
             writer.writerow([_cell(str(path)), _cell(answer), *cells, *more])
+
+
+def _print_table(
+    paths: Sequence[Path],
+    answers: Sequence[str] | None,
+    named: Sequence[Sequence[tuple[str, float]]],
+    marks: Sequence[bool],
+) -> None:
+    """On a terminal as many classes of each picture as fit on a line, at least one; elsewhere all."""
+    from sla.cli.display import fits, narrow, print_table
+
+    before = ["file"] if answers is None else ["file", "answer"]
+    count, noted = len(named[0]), any(marks)
+    header = [*before, *(f"{place + 1}." for place in range(count)), *(["note"] if noted else [])]
+    for words in (UNLIKE, "unlike"):  # the shorter one where the other leaves too little even for one class
+        rows = []
+        for number, path in enumerate(paths):
+            answer = [] if answers is None else [answers[number]]
+            shares = (f"{name} {100 * value:.1f}%" for name, value in named[number])
+            note = [words if marks[number] else ""] if noted else []
+            rows.append((path, *answer, *shares, *note))
+        table = narrow(header, rows, range(len(before) + 1, len(before) + count))
+        if fits(*table):
+            break
+    print_table(*table)
 
 
 def _cell(text: str) -> str:
