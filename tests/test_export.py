@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import os
 import re
 import runpy
@@ -291,6 +292,27 @@ def test_four_channels_are_exported_without_the_preprocessing_of_pictures(tmp_pa
     assert not (tmp_path / "model.onnx").exists()
 
 
+def test_torch_says_nothing_of_torchvision_and_the_rest_as_ever(digits, tmp_path, monkeypatch):
+    logger, said = logging.getLogger("torch.onnx._internal.exporter._registration"), []
+    find, convert = util.find_spec, torch.onnx.export
+
+    def warning_too(*given, **options):
+        logger.warning("something else")
+        return convert(*given, **options)
+
+    monkeypatch.setattr(util, "find_spec", lambda name: None if name == "torchvision" else find(name))
+    monkeypatch.setattr(torch.onnx, "export", warning_too)
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        digits.export(tmp_path / "model.onnx", "single")
+        logger.warning("torchvision is not installed. Skipping %s", "afterwards")
+    finally:
+        logger.removeHandler(handler)
+    assert said == ["something else", "torchvision is not installed. Skipping afterwards"]
+
+
 def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_path, monkeypatch):
     out = tmp_path / "out" / "model.onnx"
     baseline = sla.fit("digits", tmp_path / "baseline", **{**TINY, "method__name": "baseline"})
@@ -300,6 +322,8 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(digits, plain, tmp_pat
         (digits.folder, tmp_path): "a folder, not a file to write",
         (tmp_path, out): "not a run",
         (digits.folder, out, "--checkpoint", "first"): "no first checkpoint",
+        (digits.folder, out, "--inference", "anytime"): "which one ONNX graph cannot: aggregated can",
+        (digits.folder, out, "--inference", "foo"): "'foo'; one of: single, aggregated$",
     }.items():
         refused(told, commands.sla, "export", *words)
     assert not out.exists()

@@ -33,6 +33,7 @@ def test_a_view_is_selected_in_any_number_of_leading_dimensions():
         (lambda: check_inference("anytime", ("single",)), "no anytime inference: its method gives single"),
         (lambda: check_inference("distilled", ("single",)), "no distilled inference: its method gives"),
         (lambda: check_inference("singel", ("single",)), "unknown inference 'singel', did you mean 'single'"),
+        (lambda: check_inference("foo", ("single",), ("single", "flips")), "'foo'; one of: single, flips"),
     ],
 )
 def test_what_cannot_be_is_refused(call, words):

@@ -3,8 +3,10 @@
 Class names, preprocessing and the rest that a stranger needs are in the file's metadata.
 """
 
+import contextlib
 import copy
 import json
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, show
 from sla.images.channels import LUMA
 from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
 from sla.images.store import ArrayImages, Dataset, Splits
+from sla.inference import check_inference
 from sla.onnx_preprocess import Preprocess
 from sla.progress import QUIET, Progress
 from sla.sampling.draws import Draws
@@ -87,8 +90,6 @@ def export_onnx(
     """
     if path.is_dir():
         raise InputError(f"{shown(path)}: a folder, not a file to write")
-    if inference == "anytime":
-        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
     channels = run.preprocessing.channels
     if preprocessing and channels not in (1, 3):
         raise InputError(f"a model of {channels} channels is exported without the preprocessing of pictures")
@@ -109,6 +110,13 @@ def export_onnx(
     with replacing(path) as file:
         file.write(data)
     return Exported(gap, len(dataset), what)
+
+
+def check_exportable(inference: str, available: tuple[str, ...]) -> None:
+    """Raise an error for an inference that one graph cannot have, or that the model does not have."""
+    if inference == "anytime" and "aggregated" in available:
+        raise InputError("anytime inference stops between views, which one ONNX graph cannot: aggregated can")
+    check_inference(inference, tuple(name for name in available if name != "anytime"))
 
 
 def describe(run: _Run, inference: str, preprocessing: bool) -> dict[str, str]:
@@ -183,7 +191,7 @@ def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> byt
     """The bytes of the ONNX file; its first dimension is dynamic, and height and width of pictures are."""
     free = ("batch", "height", "width") if example.dtype == torch.uint8 else ("batch",)
     shape = {place: torch.export.Dim(name) for place, name in enumerate(free)}
-    with warnings.catch_warnings():
+    with _quiet_about_torchvision(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch's own parts about each other
         program = torch.onnx.export(
             module,
@@ -209,6 +217,21 @@ def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> byt
         return model.SerializeToString()
     except ValueError:  # protobuf's own limit
         raise SLAError("the model is larger than the 2 GB that one ONNX file can hold") from None
+
+
+@contextlib.contextmanager
+def _quiet_about_torchvision() -> Iterator[None]:
+    """Keep torch from logging, as a warning each, which operators of torchvision it does not know."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+
+    def matters(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("torchvision is not installed. Skipping ")
+
+    logger.addFilter(matters)
+    try:
+        yield
+    finally:
+        logger.removeFilter(matters)
 
 
 def _images_to_check(run: _Run) -> tuple[Dataset, str]:

@@ -71,8 +71,11 @@ def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
     return _log_mean_exp(class_logits.log_softmax(-1))
 
 
-def check_inference(inference: str, available: tuple[str, ...]) -> None:
-    """Raise an error for an inference that is unknown or that this model was not trained for."""
+def check_inference(inference: str, available: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
+    """Raise an error for an inference that is unknown or that this model was not trained for.
+
+    `also`: what the caller takes besides, to be named to who gave another one.
+    """
     if inference in available:
         return
     if inference == "anytime" and "aggregated" in available:
@@ -82,7 +85,8 @@ def check_inference(inference: str, available: tuple[str, ...]) -> None:
         )
     if inference in INFERENCES:
         raise InputError(f"this model has no {inference} inference: its method gives {', '.join(available)}")
-    raise InputError(f"unknown inference {inference!r}{nearest(inference, available)}")
+    choices = tuple(dict.fromkeys((*available, *also)))
+    raise InputError(f"unknown inference {inference!r}{nearest(inference, choices)}")
 
 
 def check_average(average: str) -> None:

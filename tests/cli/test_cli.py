@@ -105,6 +105,20 @@ def test_help_of_every_command_says_all(words):
         assert name in result.output
 
 
+@pytest.mark.parametrize(
+    ("command", "others"),
+    [
+        ("predict", "anytime, distilled or flips"),
+        ("serve", "anytime or distilled"),
+        ("export", "or distilled"),
+    ],
+)
+def test_help_names_the_inferences_that_the_command_takes(command, others):
+    (option,) = (one for one in COMMANDS[(command,)].params if one.name == "inference")
+    joint = " " if others.startswith("or") else ", "
+    assert option.help.partition(".")[0] == f"single, aggregated{joint}{others}"
+
+
 def test_help_is_grouped_by_purpose():
     """Every command is in a panel with others for the same purpose, and so is every option of `train`."""
     wide = {"COLUMNS": "200"}

@@ -151,6 +151,22 @@ def test_links_are_followed_and_loops_end(tmp_path):
     assert Counter(found.targets.tolist()) == {0: 2, 1: 1, 2: 2}  # what leads back up adds nothing
 
 
+def test_links_to_nowhere_are_ignored(tmp_path):
+    data = make(tmp_path / "data", "a/1.png", "b/2.png")
+    links = {
+        "a/self": "self",
+        "b/self.png": "self.png",
+        "loop": "loop",
+        "b/far": "x" * 300,
+        "a/in": "1.png/x",
+    }
+    for name, target in links.items():
+        (data / name).symlink_to(target)
+    found = scan_folder(data)
+    assert found.classes == ("a", "b")
+    assert (len(found), found.ignored) == (2, len(links))
+
+
 def test_real_birds(shared_data, tmp_path):
     wanted = ("001.", "037.", "200.")
     with zipfile.ZipFile(shared_data / "cub200_2011_s96.zip") as archive:

@@ -362,11 +362,13 @@ def test_what_follows_is_counted_in_passes(splits):
     more = make_config(with_values(TREE, {"run.iterations": 100, **unlabelled}))
     step = PASSES + 8 * (3 * 2 + 2)  # and the answers of those images
     assert following(replace(plan, config=more), "train").evaluation == pytest.approx(2 * 30 / step)
-    plain = make_plan(make_config(with_values(TREE, {"run.iterations": 1})), splits)
+    plain = make_plan(make_config(with_values(TREE, {"run.iterations": 100})), splits)
     fit = 60 / 0.5 - tested / PASSES - 3 * 2 * 30 / PASSES
     assert evaluation_steps(plain) == pytest.approx((tested + 3 * 2 * 30) / PASSES)
     assert steps_in(plain, 60.0, 0.5) == int(fit)
     assert steps_in(plain, 0.1, 0.5) == 1
+    often = make_plan(make_config(with_values(TREE, {"run.iterations": 5, "run.evaluations": 10**8})), splits)
+    assert evaluation_steps(often) == pytest.approx((tested + 5 * 2 * 30) / PASSES)  # one after each step
 
 
 def test_every_process_moves_as_the_leading_one_says():

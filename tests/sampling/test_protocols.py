@@ -73,6 +73,16 @@ def test_classes_too_small_to_spare_an_image_are_named_and_kept():
     assert train.counts().tolist() == [1, 9, 8, 7, 6, 5, 4, 3]
 
 
+def test_a_class_that_only_lost_the_rounding_is_not_called_too_small():
+    with pytest.warns(SLAWarning) as caught:
+        _, held_out = protocols.hold_out(make_counts([5, 1, 5, 5]), 0.1)
+    assert held_out.counts().tolist() == [1, 0, 1, 0]
+    assert [str(one.message) for one in caught] == [
+        "1 class left without a held-out image when 10% of the images was rounded: 'c3'",
+        "1 class too small to spare 10% of the images; nothing is held out of 'c1'",
+    ]
+
+
 def test_what_cannot_be_held_out_is_refused():
     with pytest.raises(InputError, match=r"spare 10% of .* largest has 1; .*data\.hold_out=0.* val/"):
         protocols.hold_out(make_counts([1, 1]), 0.1)

@@ -42,7 +42,13 @@ def test_they_are_those_with_the_largest_cosine(client, run, digit, tmp_path):
             assert picture.headers["content-type"] == "image/png"
             pixels = np.asarray(Image.open(io.BytesIO(picture.content)))
             assert (pixels == train.read([row]).images[0, 0].numpy()).all()
-    assert client.get("/nearest/99999").status_code == 404
+
+
+@pytest.mark.parametrize("place", ["99999", "9" * 30, "9" * 5000, "-1", "\u0663"], ids=len)
+def test_a_place_without_a_picture_is_refused(client, place):
+    """Whatever its length: Python converts no number of thousands of digits."""
+    response = client.get(f"/nearest/{place}")
+    assert (response.status_code, response.json()) == (404, {"error": "no such training picture"})
 
 
 def test_only_pictures_that_it_trained_on(client, run):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -19,6 +20,7 @@ from sla.progress import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 PATIENCE = 2.0  # seconds after which a pass is worth a line there
+GAP = 2  # characters between two columns of a table
 
 
 class LastingConsole(Console):
@@ -115,6 +117,34 @@ def describe(numbers: dict[str, float]) -> str:
         parts.append(f"train {numbers['train']:.1f}")
     parts += [f"{n.removeprefix('val_')} {v:.1f}" for n, v in numbers.items() if n.startswith("val_")]
     return "  ".join(parts)
+
+
+def fits(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether each row of a table is one line of the terminal; where there is none, it is."""
+    return not sys.stdout.isatty() or sum(_widths(header, rows)) - GAP <= Console().width
+
+
+def narrow(
+    header: Sequence[str], rows: Sequence[Sequence[Any]], places: range
+) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """The table without the last of the columns at `places`, as many as keep it from fitting."""
+    if not sys.stdout.isatty():
+        return header, rows
+    widths, room, kept = _widths(header, rows), Console().width, list(range(len(header)))
+    total = sum(widths) - GAP
+    for place in reversed(places):
+        if total <= room:
+            break
+        kept.remove(place)
+        total -= widths[place]
+    return [header[one] for one in kept], [[row[one] for one in kept] for row in rows]
+
+
+def _widths(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[int]:
+    """Of each column, with the gap after it."""
+    return [
+        max(cell_len(shown(str(cell))) for cell in column) + GAP for column in zip(header, *rows, strict=True)
+    ]
 
 
 def print_table(header: Sequence[str] | None, rows: Sequence[Sequence[Any]]) -> None:

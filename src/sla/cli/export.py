@@ -6,14 +6,17 @@ from typing import Annotated
 import typer
 
 from sla.cli.output import say
-from sla.cli.settings import Allow, Checkpoint, Inference
+from sla.cli.settings import Allow, Checkpoint
 from sla.errors import shown
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     out: Annotated[Path, typer.Argument(help="File to write, e.g. model.onnx.")],
-    inference: Inference = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(help="single, aggregated or distilled. Default: the run's headline."),
+    ] = None,
     checkpoint: Checkpoint = "chosen",
     preprocessing: Annotated[
         bool, typer.Option(help="Include resizing, cropping and normalising: the input is the raw picture.")
@@ -25,11 +28,11 @@ def export(
 
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
-    from sla.inference import check_inference
+    from sla.export import check_exportable
     from sla.tasks.classifier.run import Run
 
     opened = Run(run, checkpoint)
-    check_inference(inference or opened.headline, opened.model.inferences)
+    check_exportable(inference or opened.headline, opened.model.inferences)
     check_writable(out, ".onnx")
     with TrainingDisplay(sys.stdout.isatty()) as display:
         found = opened.export(

@@ -166,7 +166,7 @@ def predict(
 
     form = choose_form(json_, csv_)
     model = open_tested(run, checkpoint, method, views).model
-    paths = find_pictures(files)
+    paths = find_pictures(files, form)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(file_images(model.preprocessing, paths))]
     with TrainingDisplay(sys.stdout.isatty() and form == "table") as display:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sla.cli.output import say
-from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
+from sla.cli.settings import Allow, Checkpoint, RefuseOrSkip
 from sla.errors import InputError, shown
 from sla.progress import QUIET, Progress
 from sla.runs.answers import answer_of
@@ -31,11 +32,16 @@ UNLIKE = "unlike the training pictures"
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
-    inference: Inference = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(help="single, aggregated, anytime, distilled or flips. Default: the run's headline."),
+    ] = None,
     agreement: Agreement = None,
     checkpoint: Checkpoint = "chosen",
     on_bad_image: RefuseOrSkip = "refuse",
-    top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
+    top: Annotated[
+        int, typer.Option(min=1, help="Number of classes to show; on a narrow terminal as many as fit.")
+    ] = 3,
     min_confidence: Annotated[
         float,
         typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
@@ -50,7 +56,7 @@ def predict(
     from sla.tasks.classifier.run import Run
 
     form = choose_form(json_, csv_)
-    opened, paths = Run(run, checkpoint), find_pictures(files)
+    opened, paths = Run(run, checkpoint), find_pictures(files, form)
     inference = choose_agreement(opened, inference, agreement)
     if on_bad_image == "skip":
         paths = [paths[row] for row in readable_rows(opened.pictures(paths))]
@@ -101,8 +107,6 @@ def print_answers(
     The answer is `unsure` where the best probability is below `least`, and, with a `least`, where a picture
     is unlike the training pictures. `unlike`: which are, where that is known.
     """
-    from sla.cli.display import print_table
-
     marks = [False] * len(paths) if unlike is None else unlike
     best = probabilities.topk(min(top, len(classes)), 1)
     named = [
@@ -111,13 +115,7 @@ def print_answers(
     ]
     answers = [answer_of(*each[0], least, mark) for each, mark in zip(named, marks, strict=True)]
     if form == "table":
-        noted, rows = any(marks), []
-        for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
-            shares = (f"{name} {100 * value:.1f}%" for name, value in each)
-            note = [UNLIKE if mark else ""] if noted else []
-            rows.append((path, *([answer] if least else []), *shares, *note))
-        places = (f"{i + 1}." for i in range(best.values.shape[1]))
-        print_table(("file", *(["answer"] if least else []), *places, *(["note"] if noted else [])), rows)
+        _print_table(paths, answers if least else None, named, marks)
     elif form == "json":
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
             found = [{"class": name, "probability": round(value, 6)} for name, value in each]
@@ -132,6 +130,31 @@ def print_answers(
             writer.writerow([_cell(str(path)), _cell(answer), *cells, *more])
 
 
+def _print_table(
+    paths: Sequence[Path],
+    answers: Sequence[str] | None,
+    named: Sequence[Sequence[tuple[str, float]]],
+    marks: Sequence[bool],
+) -> None:
+    """On a terminal as many classes of each picture as fit on a line, at least one; elsewhere all."""
+    from sla.cli.display import fits, narrow, print_table
+
+    before = ["file"] if answers is None else ["file", "answer"]
+    count, noted = len(named[0]), any(marks)
+    header = [*before, *(f"{place + 1}." for place in range(count)), *(["note"] if noted else [])]
+    for words in (UNLIKE, "unlike"):  # the shorter one where the other leaves too little even for one class
+        rows = []
+        for number, path in enumerate(paths):
+            answer = [] if answers is None else [answers[number]]
+            shares = (f"{name} {100 * value:.1f}%" for name, value in named[number])
+            note = [words if marks[number] else ""] if noted else []
+            rows.append((path, *answer, *shares, *note))
+        table = narrow(header, rows, range(len(before) + 1, len(before) + count))
+        if fits(*table):
+            break
+    print_table(*table)
+
+
 def _cell(text: str) -> str:
     """Text for a CSV: one printable line, and no formula of a spreadsheet. JSON has names as they are."""
     from sla.datasets.spreadsheet_cells import escape_cell
@@ -139,13 +162,20 @@ def _cell(text: str) -> str:
     return escape_cell(shown(text))
 
 
-def find_pictures(files: list[Path]) -> list[Path]:
-    """The files, and the pictures in those that are folders."""
+def find_pictures(files: list[Path], form: str = "table") -> list[Path]:
+    """The files, and the pictures in those that are folders.
+
+    A missing file that is named like one of the `form` in which answers are printed was to be written.
+    """
     from sla.datasets.scan import images_in
 
     paths: list[Path] = []
     for file in files:
-        found = images_in(file) if file.is_dir() else [file]
+        if file.suffix.lower() == f".{form}" and not os.path.exists(file):
+            hint = f"--{form} prints to standard output: --{form} > {shown(file)} writes it to a file"
+            raise InputError(f"{shown(file)}: no such file or directory; {hint}")
+        # A name that is too long is that of a missing file: `Path.is_dir` raises.
+        found = images_in(file) if os.path.isdir(file) else [file]
         if not found:
             raise InputError(f"{file}: no pictures in it")
         paths += found

@@ -45,7 +45,7 @@ def pretrain(
     from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.train import preview_one, print_results, train_one
     from sla.runs.distributed import process_numbers
-    from sla.runs.folder import default_folder
+    from sla.runs.folder import default_folder, refuse_taken
     from sla.tasks.registry import make_config
 
     given: dict[str, Any] = {
@@ -65,12 +65,13 @@ def pretrain(
     tree = make_tree(given, assign, config, task="simclr")
     with naming_options(given, assign):
         settings = make_config(tree, str(config) if config else "configuration")
+    out = choose_out(out, resume, default_folder(settings.data.source, "-pretrained"))
     if dry_run:
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")
+        refuse_taken(out)
         preview_one(settings)
         return
-    out = choose_out(out, resume, default_folder(settings.data.source, "-pretrained"))
     run = train_one(settings, out, resume, report=False)
     if process_numbers().rank == 0:
         print_results([run])

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sla.cli.output import say, showing_progress
-from sla.cli.settings import Allow, Checkpoint, Inference
+from sla.cli.settings import Allow, Checkpoint
 from sla.errors import SLAWarning, shown
 from sla.progress import Progress
 
@@ -21,7 +21,10 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another name by which it may be called, e.g. a proxy's.")
     ] = None,
-    inference: Inference = None,
+    inference: Annotated[
+        str | None,
+        typer.Option(help="single, aggregated, anytime or distilled. Default: the run's headline."),
+    ] = None,
     checkpoint: Checkpoint = "chosen",
     min_confidence: Annotated[
         float,

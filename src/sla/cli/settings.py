@@ -28,10 +28,6 @@ Allow = Annotated[list[str] | None, typer.Option(help=ALLOW, callback=allow_name
 Checkpoint = Annotated[
     str, typer.Option(help="last, best on the held-out images, features, averaged, or the run's choice.")
 ]
-Inference = Annotated[
-    str | None,
-    typer.Option(help="single, aggregated, anytime, distilled or flips. Default: the run's headline."),
-]
 OnBadImage = Annotated[
     Literal["refuse", "skip"] | None, typer.Option(help="Bad images: refuse or skip. Default: the run's.")
 ]

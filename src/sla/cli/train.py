@@ -91,7 +91,7 @@ def train(
     from sla.cli.several import check_method, list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
-    from sla.runs.folder import default_folder
+    from sla.runs.folder import default_folder, refuse_taken
     from sla.tasks.classifier.config import ClassifierConfig
     from sla.tasks.classifier.use_all import check_use_all, folder_for_all
     from sla.tasks.registry import make_config
@@ -137,6 +137,8 @@ def train(
     if dry_run:
         if resume:
             raise InputError("--dry-run is for a run that has not started: not with --resume")
+        for job in jobs:
+            refuse_taken(job.folder)
         preview_jobs(tree, jobs, where)
         if seeds is not None:
             say(f"the same for each of {seeds} seeds, in {', '.join(shown(job.folder) for job in jobs)}")

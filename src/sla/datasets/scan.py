@@ -1,10 +1,11 @@
 """Finds labelled images: in class folders, below train/ val/ test/, or listed in a CSV."""
 
 import csv
+import errno
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}  # by th
 PATH_COLUMNS = ("path", "file", "filename", "image")
 LABEL_COLUMNS = ("label", "class", "target")
 SYSTEM = {"__macosx", "@eadir", "$recycle.bin", "system volume information", "thumbs.db", "desktop.ini"}
+NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}  # where a link may lead
 
 RECENT = 4  # indices held in memory: a command opens the same folder several times
 _recent: dict[tuple[Path, str], Index] = {}
@@ -164,9 +166,9 @@ class _Scan:
                     name = entry.name
                     if is_hidden(name):
                         others += 1
-                    elif entry.is_dir():
+                    elif _holds(entry.is_dir):
                         folders.append(name)
-                    elif name.rpartition(".")[2].lower() in EXTENSIONS and entry.is_file():
+                    elif name.rpartition(".")[2].lower() in EXTENSIONS and _holds(entry.is_file):
                         images.append(name)
                     else:
                         others += 1
@@ -229,11 +231,14 @@ class _Scan:
             raise InputError(f"{shown(path)}: the folder cannot be read: {error.strerror}") from None
 
 
-def has_val(path: Path) -> bool:
-    """Whether a folder or a CSV has a split of held-out images."""
-    if path.is_dir():
-        return any(SPLITS.get(one.name) == 1 and one.is_dir() for one in path.iterdir())
-    return any(SPLITS.get(split) == 1 for *_, split in _csv_lines(path))
+def _holds(check: Callable[[], bool]) -> bool:
+    """What a check of a folder's entry says: False of a link that leads nowhere, be it to itself."""
+    try:
+        return check()
+    except OSError as error:
+        if error.errno in NOWHERE:
+            return False
+        raise
 
 
 def _csv_lines(path: str | Path) -> Iterator[tuple[int, str, str, str]]:

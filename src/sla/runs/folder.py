@@ -35,18 +35,24 @@ def default_folder(source: str, ending: str = "") -> Path:
     return Path("runs") / f"{Path(source).expanduser().absolute().stem or 'run'}{ending}"
 
 
-def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
-    """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
+def refuse_taken(folder: Path) -> None:
+    """Refuse a folder in which a run, or anything else, is already."""
     # A run that failed before its first checkpoint leaves nothing to resume: its folder can be used again.
     unfinished = {".lock", CONFIG, IMAGES, JUDGED, "metrics.csv", PACE, "tensorboard"}
     entries = list(folder.iterdir()) if folder.is_dir() else []
     names = {one.name for one in entries if not (one.is_dir() and not any(one.iterdir()))}  # or a stage's
     taken = any(not TEMPORARY.fullmatch(name) for name in names - unfinished)
-    if taken and not resume:
+    if taken:
         raise InputError(
             f"{folder}: exists already; continue it with --resume --out {folder} "
             "(resume=True in Python), or choose another --out"
         )
+
+
+def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
+    """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
+    if not resume:
+        refuse_taken(folder)
     if resume and not (folder / CONFIG).is_file():
         raise InputError(f"{folder}: no run to resume: no {CONFIG} in it")
     try:

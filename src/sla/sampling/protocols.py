@@ -18,7 +18,7 @@ def hold_out(
     """(train, held out): `fraction` of every class, or `per_class` images of each, chosen by the seed.
 
     Fractions of an image are rounded down, and the classes with the largest remainders give one more, so that
-    the total is right. A class that cannot spare an image stays in train entirely, with a warning.
+    the total is right. A class that gives none stays in train entirely, with a warning.
     """
     counts = dataset.counts()
     if per_class is not None:
@@ -33,7 +33,10 @@ def hold_out(
         way = "hold out nothing (data.hold_out=0), or add a val/ folder"
         largest = f"the largest has {counts.max(initial=0)}"
         raise InputError(f"no class can spare {what} of its images: {largest}; {way}")
-    _warn_of(dataset, wanted == 0, f"too small to spare {what} of the images; nothing is held out of")
+    rounded = (wanted == 0) & np.isin(counts, counts[wanted > 0])  # another one of that size gives an image
+    _warn_of(dataset, rounded, f"left without a held-out image when {what} of the images was rounded:")
+    too_small = f"too small to spare {what} of the images; nothing is held out of"
+    _warn_of(dataset, (wanted == 0) & ~rounded, too_small)
     held_out = _choose(dataset, wanted, seed, "hold-out")
     return _without(dataset, held_out), dataset.subset(held_out)
 

@@ -1,6 +1,7 @@
 """The web application: a page, and the same answers as JSON."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -33,6 +34,7 @@ except ImportError:
 
 TOP = 3  # classes in an answer
 SHOWN_CLASSES = 12  # at the top of the page
+PLACE = re.compile("[0-9]{1,12}")  # of a training picture
 STATIC = {"css": ("base.css", "style.css"), "javascript": ("choose.js", "page.js")}
 
 
@@ -61,7 +63,7 @@ def create_app(
     routes = [
         Route("/", _page),
         Route("/static/{name}", _static),
-        Route("/nearest/{place:int}", _thumbnail),
+        Route("/nearest/{place}", _thumbnail),
         Route("/api/health", _health),
         Route("/api/info", _info),
         Route("/api/predict", _predict, methods=["POST"]),
@@ -117,9 +119,10 @@ def _packaged(name: str) -> str:
 async def _thumbnail(request: Request) -> Response:
     nearest, place = _service(request).nearest, request.path_params["place"]
     known = None if nearest is None else nearest.found
-    if known is None or place >= len(known.thumbnails):
+    # The number as text: Python refuses to convert thousands of digits.
+    if known is None or not PLACE.fullmatch(place) or int(place) >= len(known.thumbnails):
         raise HTTPException(404, "no such training picture")
-    data = known.thumbnails[place]
+    data = known.thumbnails[int(place)]
     kind = "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
     return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 

@@ -35,7 +35,8 @@ class Predictor:
     def __init__(self, run: Run, inference: str | None = None) -> None:
         self.run, self.model = run, run.model.eval()
         self.inference = inference or run.headline
-        check_inference(self.inference, run.model.inferences)
+        more = ("anytime",) if self.model.aggregates_by_view else ()
+        check_inference(self.inference, self.model.inferences, more)
         self.pipeline = run.pipeline
         self.quick = None if run.quick is None else Predictor(run.quick)
 

@@ -33,6 +33,7 @@ from sla.tasks.classifier.features import find_quick, training_after
 from sla.tasks.classifier.linear_fit import fit_reduced, reduce
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.run import Run
+from sla.tasks.classifier.use_all import check_use_all
 from sla.tasks.registry import make_config
 
 
@@ -549,7 +550,8 @@ def test_a_run_on_all_images_keeps_the_judgement_when_it_is_resumed(two_stage_ru
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["photos"], "has held-out images of its own"),
+        (["photos"], "photos has held-out images of its own"),
+        (["Photos"], "Photos has held-out images of its own"),  # in Train and Val
         (["list.csv"], "has held-out images of its own"),
         (["digits", "--set", "data.hold_out=0"], "holds nothing out"),
         (["digits", "--out", "begun"], "begun-all: exists already; --resume continues what was begun"),
@@ -557,12 +559,31 @@ def test_a_run_on_all_images_keeps_the_judgement_when_it_is_resumed(two_stage_ru
 )
 def test_use_all_is_refused_before_anything_is_trained(words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("photos/train/a", "photos/valid/a", "begun-all"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "list.csv").write_text("path,label,split\n1.png,a,train\n2.png,a,VAL\n")
+    save_pictures(tmp_path, "photos/train/a/1.png", "photos/train/b/1.png", "photos/valid/a/1.png")
+    save_pictures(tmp_path, "Photos/Train/a/1.png", "Photos/Train/b/1.png", "Photos/Val/a/1.png")
+    (tmp_path / "list.csv").write_text(
+        "path,label,split\nphotos/train/a/1.png,a,train\nphotos/valid/a/1.png,a,VAL\n"
+    )
+    (tmp_path / "begun-all").mkdir()
     (tmp_path / "begun-all" / "config.yaml").write_text("")
     refused(message, command, "train", *words, "--use-all")
     assert not (tmp_path / "runs").exists()
+
+
+def save_pictures(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / name)
+
+
+@pytest.mark.parametrize("name", ["apples", "digits"])
+def test_use_all_takes_what_has_no_held_out_images(name, tmp_path, monkeypatch):
+    """Classes called valid and invalid; a folder with the name of a dataset, which is not what is loaded."""
+    monkeypatch.chdir(tmp_path)
+    save_pictures(tmp_path, "apples/valid/1.png", "apples/invalid/1.png")
+    save_pictures(tmp_path, "digits/train/a/1.png", "digits/train/b/1.png", "digits/val/a/1.png")
+    check_use_all(make_config({"data": {"source": name}}), tmp_path / "run")
+    assert not list(tmp_path.glob("run*"))
 
 
 def test_unsure_below_the_confidence_that_is_asked_for(quick_run, tmp_path):

@@ -30,6 +30,7 @@ from sla.session import train
 from sla.tasks.classifier.distil import configure_student
 from sla.tasks.classifier.grow import Grower, configure_growth
 from sla.tasks.classifier.growth_images import herd
+from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.split import join_splits, select_classes
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.registry import make_config
@@ -75,6 +76,13 @@ def test_classes_are_chosen_by_name_number_or_range(chosen, names):
             assert (ours.rows[places] == theirs.rows[wanted]).all()
     refused("unknown class 'ten'", select_classes, splits, ("ten",))
     refused("class 10 is not one of 0 to 9", select_classes, splits, ("8-12",))
+    refused("data.classes: 5-1: the first class comes after the last: 1-5", select_classes, splits, ("5-1",))
+    refused("data.classes: no class is chosen; leave it out for all", select_classes, splits, ())
+
+
+def test_one_class_is_refused_by_what_chose_it():
+    config = make_config({"data": {"source": "digits", "classes": 3}})
+    refused("data.classes: 3 chooses one class, '3'; a classifier needs at least two$", make_plan, config)
 
 
 def test_a_class_called_like_a_range_is_that_class():

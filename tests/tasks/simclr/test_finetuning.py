@@ -94,7 +94,7 @@ def test_training_starts_from_its_backbone_and_leaves_the_head_behind(method, pr
 
 def test_the_plan_names_the_run_that_it_starts_from(pretrained, folders, tmp_path):
     words = ("train", folders / "labelled", "--weights", pretrained[0], "--dry-run")
-    with pytest.warns(SLAWarning, match="too small to spare 10%"):
+    with pytest.warns(SLAWarning, match="left without a held-out image when 10%"):
         said = sla_command(*words)
     assert f"resnet8, from the weights of {pretrained[0]}, at 8 pixels" in said
     steps = next(line.split()[0] for line in said.splitlines() if "iterations of" in line)

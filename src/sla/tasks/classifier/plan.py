@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sla.augment.mixing import parse_mix
 from sla.datasets.objects import Objects, source_name
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError, SLAWarning, shown
 from sla.images.files import available_cores
 from sla.images.store import Dataset, Splits
 from sla.methods import METHODS, method_options, takes_views
@@ -240,9 +240,12 @@ def _check_views(config: ClassifierConfig) -> None:
 def _check(config: ClassifierConfig, train: Dataset) -> None:
     """Refuse what could only fail later."""
     if train.num_classes < 2:
-        raise InputError(
-            f"a classifier needs at least two classes; {source_name(config.data.source)} has one"
-        )
+        needed = "a classifier needs at least two"
+        if config.data.classes is not None:
+            chosen = shown(", ".join(map(str, config.data.classes)))
+            one = shown(train.classes[0])
+            raise InputError(f"data.classes: {chosen} chooses one class, {one!r}; {needed}")
+        raise InputError(f"{needed} classes; {source_name(config.data.source)} has one")
     batch, images = config.run.batch_size or 0, len(train)
     if batch > MOST_COPIES * images:
         raise InputError(

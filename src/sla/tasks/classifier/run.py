@@ -14,7 +14,7 @@ from sla.augment.ten_crop import ten_crop_pipelines
 from sla.classifier import Classifier, Prediction
 from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
-from sla.export import Exported, export_onnx
+from sla.export import Exported, check_exportable, export_onnx
 from sla.factory import load as load_classifier
 from sla.images.files import FileImages
 from sla.images.storage import OnBadImage
@@ -215,7 +215,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         if inference == FLIPS:
             self._warn_if_never_mirrored()
             inference, pipelines = self.model.best_inference, flip_pipelines(self.pipeline)
-        check_inference(inference, self.model.inferences)
+        more = ("anytime",) if self.model.aggregates_by_view else ()
+        check_inference(inference, self.model.inferences, (*more, FLIPS))
         files = as_sequence(files, self.preprocessing.channels)
         if len(files):
             self.warn_if_unfinished()
@@ -402,6 +403,6 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     ) -> Exported:
         """Write the classifier as ONNX, checked; `sla.export.export_onnx` says it in full."""
         inference = inference or self.headline
-        check_inference(inference, self.model.inferences)
+        check_exportable(inference, self.model.inferences)
         self.warn_if_unfinished()
         return export_onnx(self, Path(path), inference, preprocessing, progress)

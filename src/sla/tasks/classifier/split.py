@@ -80,8 +80,14 @@ def select_classes(splits: Splits, chosen: Sequence[str | int]) -> Splits:
         span = re.fullmatch(r"(\d+)-(\d+)", str(one))
         if one in known or span is None:
             names.append(int(one) if str(one).isdecimal() and one not in known else one)
+        elif int(span[1]) > int(span[2]):
+            raise InputError(
+                f"data.classes: {one}: the first class comes after the last: {span[2]}-{span[1]}"
+            )
         else:
             names += range(int(span[1]), int(span[2]) + 1)
+    if not names:
+        raise InputError("data.classes: no class is chosen; leave it out for all")
 
     def select(part: Dataset | None) -> Dataset | None:
         return part and class_subset(same_classes(part, known), names)

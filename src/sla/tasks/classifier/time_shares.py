@@ -81,9 +81,13 @@ def keep_pace(stage: str, config: ClassifierConfig, position: Position) -> Class
 
 
 def evaluation_steps(plan: Plan[ClassifierConfig], processes: int = 1) -> float:
-    """What evaluating takes, during training and at the end, in steps of training."""
-    own = following(plan, MAIN_STAGE, processes)
-    return own.end + (plan.config.run.evaluations or 1) * own.evaluation
+    """What evaluating takes, during training and at the end, in steps of training.
+
+    A run is evaluated at most once per step, however many evaluations it is given.
+    """
+    own, run = following(plan, MAIN_STAGE, processes), plan.config.run
+    evaluations = run.evaluations or 1
+    return own.end + min(evaluations, run.iterations or evaluations) * own.evaluation
 
 
 def steps_in(plan: Plan[ClassifierConfig], seconds: float, step: float, processes: int = 1) -> int:

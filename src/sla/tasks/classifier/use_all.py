@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from sla.datasets.catalogue import CATALOGUE
-from sla.datasets.scan import has_val
+from sla.datasets.scan import SPLITS, open_index
 from sla.disk import replacing
 from sla.errors import InputError, shown
 from sla.runs.folder import CONFIG, JUDGED, TEMPERATURES
@@ -94,8 +94,10 @@ def check_use_all(config: ClassifierConfig, folder: Path) -> None:
 
 
 def _has_val(source: str) -> bool:
+    if source in CATALOGUE:  # as where it is loaded: a folder of the same name is `./name`
+        return "val" in CATALOGUE[source].splits
     path = Path(source).expanduser()
-    return has_val(path) if path.exists() else source in CATALOGUE and "val" in CATALOGUE[source].splits
+    return path.exists() and SPLITS["val"] in open_index(path, least_classes=1).splits
 
 
 def config_for_all(run: "Run") -> ClassifierConfig:
