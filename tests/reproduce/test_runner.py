@@ -29,8 +29,9 @@ class Recorder:
     def __init__(self):
         self.missing, self.done, self.ended, self.failed = [], 0, [], {}
 
-    def begin(self, jobs, done):
-        self.missing, self.done = list(jobs), done
+    def begin(self, costs, done):
+        assert all(flop >= 0 for flop in costs.values())
+        self.missing, self.done = list(costs), done
 
     def advance(self, job, share):
         assert 0 <= share <= 1
@@ -62,7 +63,7 @@ def test_every_table_runs_at_smoke_scale(name, whole, shared_out):
     before = set(read_records(shared_out / TABLE))
     recorder = Recorder()
     assert run_all(jobs, shared_out, recorder) == 0, recorder.failed
-    assert {job.key for job in recorder.missing} == {job.key for job in jobs} - before
+    assert set(recorder.missing) == {job.key for job in jobs} - before
     records = read_records(shared_out / TABLE)
     for cell in cells:
         record = records[cell.job.key]
