@@ -35,7 +35,7 @@ class Runs(tables.Table):
 def study(name: str, results: Results) -> Rows:
     """Every row of a study that was run: mean and sd, seeds, cost, and the paired gain over another row.
 
-    The cost is the training FLOP, all stages included, in C, that of the plain classifier in the study of
+    The cost is the training FLOP, all stages included, in C, that of the baseline in the study of
     views with the same recipe; of other recipes, as a multiple of that of the first row.
     """
     found, rows = experiment(name), []

@@ -2,7 +2,7 @@
 
     SLA_DATA=FOLDER OMP_NUM_THREADS=1 nice python benchmarks/own_policy.py
 
-CIFAR-10 with 500 images per class, ResNet-8, the plain classifier, three seeds; per seed every arm has the
+CIFAR-10 with 500 images per class, ResNet-8, the baseline, three seeds; per seed every arm has the
 same images, order and first weights. Judged by the last step, on the 5,000 images that every run holds out
 and the policy's search held out too; test images are not read. Rows of results/own_policy.csv that are there
 are kept. Started several times, as on two cores, each process takes rows that no other has. Writes the table
@@ -22,7 +22,7 @@ ARMS = (PLAIN, OWN, "autoaugment, crop(4), flip", "trivialaugment, crop(4), flip
 SEEDS, STEPS, BATCH, PER_CLASS = (0, 1, 2), 2500, 64, 500
 SHOWN = ("held_out", "train_accuracy")
 ABOUT = f"""\
-The effect on training: CIFAR-10 with {PER_CLASS} images per class, ResNet-8, the plain classifier,
+The effect on training: CIFAR-10 with {PER_CLASS} images per class, ResNet-8, the baseline,
 {STEPS:,} steps of {BATCH} images, means over seeds. For each seed, all rows share the same images, order
 and initial weights; differences are paired, with 95% intervals. Evaluated on the 5,000 images that the
 search held out and never used; test images were not read. Made by `python benchmarks/own_policy.py` from

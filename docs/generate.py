@@ -11,12 +11,13 @@ import textwrap
 from functools import cached_property
 from pathlib import Path
 
+import yaml
+from pydantic import BaseModel
 from supply import supply_page
 
 import sla
 from sla.imbalance import CRITERIA
 from sla.methods import METHODS
-from sla.runs.config import describe_keys
 from sla.tasks.classifier.config import AUTO
 from sla.tasks.fewshot.heads import HEADS
 from sla.tasks.registry import TASKS
@@ -84,6 +85,19 @@ def keys_page() -> str:
         for key, default, meaning in describe_keys(task.config_class):
             lines.append(f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
+    """(key, default, meaning) of every key; no default: chosen by the plan, or unused."""
+    rows = []
+    for name, field in part.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            rows += describe_keys(field.annotation, f"{prefix}{name}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        text = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
+        rows.append((prefix + name, text, field.description or ""))
+    return rows
 
 
 def names_module() -> str:

@@ -131,7 +131,7 @@ def photographs(pictures, tmp_path_factory):
     settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "resized(0.35), flip"}
     settings["data__hold_out"] = 0.5
     run = sla.fit(str(pictures), tmp_path_factory.mktemp("runs") / "photographs", **TINY, **settings)
-    return sharpened(run, run.unseen()[0])
+    return sharpened(run, run.find_images().dataset)
 
 
 @pytest.fixture(scope="module")
@@ -174,15 +174,16 @@ def test_the_resize_is_pillows_to_the_bit():
 
 
 def test_the_file_answers_as_the_run(photographs, tmp_path):
-    dataset, what = photographs.unseen()
-    assert (len(dataset), what) == (100, "held-out images")
+    found = photographs.find_images()
+    dataset = found.dataset
+    assert (len(dataset), found.what) == (100, "held-out images")
     agrees(photographs, "aggregated", tmp_path / "model.onnx", dataset)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 @pytest.mark.slow
 def test_with_the_preprocessing_inside_it_takes_pictures_as_they_are(photographs, tmp_path):
-    dataset, _ = photographs.unseen()
+    dataset = photographs.find_images().dataset
     found = photographs.export(tmp_path / "model.onnx", "distilled", preprocessing=True)
     assert found.difference < 1e-3
     assert found.images == 64
@@ -239,7 +240,7 @@ def test_the_metadata_says_what_a_stranger_needs(digits, plain, photographs):
 
     inference = json.loads(describe(photographs, "single", False)["preprocessing"])
     assert inference["crop"]["rule"] == "center_crop"
-    dataset, _ = photographs.unseen()
+    dataset = photographs.find_images().dataset
     images, aspect = dataset.read(range(20))
     seen = photographs.pipeline(images, Draws(0, 0, 20, 0, 20), aspect).numpy()
     means = []
@@ -369,7 +370,7 @@ def test_every_backbone_and_kind_of_inference(name, pictures, tmp_path):
     settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "resized(0.35), flip"}
     settings |= {"model__backbone": name, "model__weights": "none", "data__hold_out": 0.5}
     run = sla.fit(str(pictures), tmp_path / "run", **{**FEW, **settings})
-    dataset, _ = run.unseen()
+    dataset = run.find_images().dataset
     if count_flops(run.model.backbone, (3, 32, 32)) > 5e9:
         dataset = dataset.subset(range(0, len(dataset), 10))
     sharpened(run, dataset)
@@ -396,7 +397,7 @@ def test_every_method_and_kind_of_views(method, head, views, pictures, tmp_path)
     settings = {"data__stored_size": 40, "model__resolution": 32, "augment": "crop(4)", "data__hold_out": 0.5}
     settings |= {"method__name": method, "method__head": head, "method__views": views}
     run = sla.fit(str(pictures), tmp_path / "run", **{**TINY, **settings})
-    dataset, _ = run.unseen()
+    dataset = run.find_images().dataset
     sharpened(run, dataset)
     for inference in run.model.method.inferences:
         agrees(run, inference, tmp_path / f"{inference}.onnx", dataset)
@@ -409,7 +410,7 @@ def test_timm_models_are_exported_too(pictures, tmp_path):
     settings = {"model__backbone": "timm:convnext_atto", "data__stored_size": 64, "model__resolution": 64}
     settings |= {"model__weights": "none", "data__hold_out": 0.5}
     run = sla.fit(str(pictures), tmp_path / "run", **FEW, **settings)
-    dataset, _ = run.unseen()
+    dataset = run.find_images().dataset
     agrees(sharpened(run, dataset), "aggregated", tmp_path / "model.onnx", dataset)
 
 

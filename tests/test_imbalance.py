@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import brute_force as brute
 import sla
 from refusals import refused
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.imbalance import CRITERIA, log_priors
 
 COUNTS = [16, 1, 81]
@@ -310,10 +310,3 @@ def test_a_class_without_images_plays_no_part_in_logit_adjustment():
     ours = CRITERIA["logit-adjust"].make([60, 0, 5], 0.0, 0.0)(logits, target)
     without = sla.LogitAdjusted([60, 5])(logits[:, [0, 2]], target // 2)
     torch.testing.assert_close(ours, without)
-
-
-def test_the_old_name_of_on_step():
-    criterion = sla.CrossEntropy(torch.tensor([1.0, 3.0]), start=0.5)
-    with pytest.warns(SLAWarning, match="advance is now on_step"):
-        criterion.advance(7, 10)
-    assert criterion.weight.tolist() == [1, 3]

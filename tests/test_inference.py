@@ -1,4 +1,4 @@
-"""From joint logits to classes: what is selected, refused, and old names. Values: tests/test_losses.py."""
+"""From joint logits to classes: what is selected and refused. Values: tests/test_losses.py."""
 
 import math
 
@@ -7,7 +7,6 @@ import torch
 
 import sla
 from refusals import refused
-from sla.errors import SLAWarning
 from sla.inference import check_inference, marginal_over_classes
 
 JOINT = torch.arange(24.0).view(2, 12)  # two images, three classes, four views: y*4 + j
@@ -53,12 +52,8 @@ def test_probabilities_of_views_sum_to_one_and_follow_the_logits():
     assert found[0].tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_average_is_of_logits_unless_said_and_keeps_its_old_name():
+def test_the_average_is_of_logits_unless_said():
     views = torch.tensor([[[0.0, 4.0], [2.0, 0.0]]])
     assert sla.average_views(views).tolist() == [[1.0, 2.0]]
     joint = torch.tensor([[0.0, 9.0, 4.0, 9.0], [9.0, 2.0, 9.0, 0.0]])
     assert sla.aggregate_views(joint, 2).tolist() == [[1.0, 2.0]]
-    for call, given in ((sla.average_views, (views,)), (sla.aggregate_views, (joint, 2))):
-        expected = call(*given, average="probabilities")
-        with pytest.warns(SLAWarning, match="argument 'mean' of .* is now 'average'"):
-            assert torch.equal(call(*given, mean="probabilities"), expected)

@@ -10,7 +10,6 @@ from torch import nn
 import sla
 from brute_force import cross_entropy, log_softmax, parents, rows
 from refusals import refused
-from sla.errors import SLAWarning
 from sla.methods import (
     METHODS,
     NO_CONTEXT,
@@ -300,8 +299,6 @@ def test_what_a_method_does_not_define_is_refused():
     refused("needs StepContext(unlabelled=", sla.SLA().unlabelled_losses, joint, features(M), StepContext())
     assert Bare().predict_view(heads, z) is None
     assert Bare().build_memory(3, N) is None
-    with pytest.warns(SLAWarning, match="kinds is now inferences"):
-        assert Bare().kinds == ("single",)
 
 
 def test_options_of_earlier_versions_are_dropped_at_their_defaults_alone():

@@ -510,20 +510,6 @@ def test_fit_takes_images_in_memory_and_any_key(tmp_path):
     refused(r"did you mean 'run__epochs'", sla.fit, "digits", tmp_path / "x", run__epoch=3)
 
 
-def test_fit_still_takes_callables_with_a_note(tmp_path):
-    lines, steps = [], []
-    with pytest.warns(SLAWarning, match="pass progress="):
-        sla.fit(
-            "digits",
-            tmp_path / "run",
-            config=tree(run={"iterations": 2}),
-            say=lines.append,
-            watch=lambda done, total, row: steps.append((done, total)),
-        )
-    assert any("about" in line for line in lines)
-    assert steps == [(1, 2), (2, 2)]
-
-
 def test_the_same_step_is_evaluated_once(tmp_path, messages):
     """One evaluation at the end: the best checkpoint is the last one."""
     run = train(

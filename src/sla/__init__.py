@@ -68,8 +68,6 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-_REMOVED = {"Several": ": it is gone; write a method of your own with the heads it needs"}
-
 __all__ = sorted({"__version__", *_MODULE_OF})
 
 if TYPE_CHECKING:  # `as` says that a name is exported; type checkers cannot compute `__all__`
@@ -140,7 +138,7 @@ if TYPE_CHECKING:  # `as` says that a name is exported; type checkers cannot com
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
-        raise AttributeError(f"module 'sla' has no attribute {name!r}{_REMOVED.get(name, '')}")
+        raise AttributeError(f"module 'sla' has no attribute {name!r}")
     value = getattr(import_module(f"sla.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -17,7 +17,6 @@ from sla.labels import Target, check_target
 from sla.losses import growth_loss
 from sla.methods import NO_CONTEXT, Method, StepContext, check_method
 from sla.methods.checks import check_logits, check_losses, compute_losses
-from sla.renamed import renamed_arguments
 from sla.views import apply_view
 
 PIXELS = 1 << 22  # of a pass without gradients: 83 images of 224 pixels a side
@@ -186,7 +185,6 @@ class Classifier(nn.Module):
         check_inference(inference, tuple(name for name in self.method.inferences if name != "aggregated"))
         return self._answer(features, inference)
 
-    @renamed_arguments(how="inference", mean="average")
     def logits(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Tensor:
         """Class logits (B, N); `inference` is one of `inferences` (default: best in one pass).
 
@@ -288,7 +286,6 @@ class Classifier(nn.Module):
             found[inference] = self._answer(features if inference == "aggregated" else plain, inference)
         return found
 
-    @renamed_arguments(how="inference", mean="average")
     @torch.inference_mode()
     def predict(self, input: Tensor, inference: str | None = None, average: str = "logits") -> Prediction:
         """Class numbers, their names and probabilities, in evaluation mode; training mode comes back."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from sla.errors import InputError
 from sla.labels import MixedTarget, Target, shares, spread_classes
 from sla.linear_loss import linear_cross_entropy
-from sla.renamed import warn_renamed
 
 Criterion = Callable[[Tensor, Target], Tensor]
 
@@ -134,11 +133,6 @@ class CrossEntropy(nn.Module):
             self.weight.copy_(self.deferred)
         else:
             self.weight.fill_(1.0)
-
-    def advance(self, step: int, steps: int) -> None:
-        """The old name of `on_step`."""
-        warn_renamed("CrossEntropy.advance", "on_step")
-        self.on_step(step, steps)
 
     def forward(self, input: Tensor, target: Target) -> Tensor:
         """Logits (B, K) and a hard or mixed target -> scalar."""

@@ -24,7 +24,7 @@ from sla.disk import replacing
 from sla.errors import InputError, MissingExtraError, SLAError, SLAWarning, shown
 from sla.images.channels import LUMA
 from sla.images.decode import REDUCING_GAP, BadImageError, open_rgb
-from sla.images.store import ArrayImages, Dataset
+from sla.images.store import ArrayImages, Dataset, Splits
 from sla.onnx_preprocess import Preprocess
 from sla.progress import QUIET, Progress
 from sla.sampling.draws import Draws
@@ -48,7 +48,7 @@ class _Run(Protocol):  # what is asked of a `sla.Run`, which imports this module
     def preprocessing(self) -> Preprocessing: ...
     @property
     def pipeline(self) -> Pipeline: ...
-    def unseen(self, *, by_content: bool, memory_limit: int) -> tuple[Dataset, str] | None: ...
+    def load_splits(self, *, memory_limit: int) -> Splits: ...
 
 
 class Exported(NamedTuple):
@@ -82,7 +82,7 @@ def export_onnx(
 
     Its input `images` is what the run's pipeline gives, float32 (B, C, S, S); with `preprocessing` it is
     uint8 pictures (B, H, W, 3), RGB, of any one size. Its output `probabilities` is (B, N). It takes its
-    place only once onnxruntime has found the run's probabilities on test or held-out images, to TOLERANCE or
+    place only once onnxruntime has found the run's probabilities on some of its images, to TOLERANCE or
     PICTURE_TOLERANCE.
     """
     if path.is_dir():
@@ -212,20 +212,17 @@ def convert(module: nn.Module, example: Tensor, metadata: dict[str, str]) -> byt
 
 
 def _images_to_check(run: _Run) -> tuple[Dataset, str]:
-    """Some of the run's test or held-out images, evenly spread; where there are none any more, noise."""
-    found, why = None, "the run held none out"
+    """Some of the run's images, evenly spread, and what they are; where they are gone, noise."""
     try:
-        # A few are read, and any would do: not all need decoding.
-        found = run.unseen(by_content=False, memory_limit=0)
-        if found is not None:
-            dataset, what = found
-            places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
-            images, aspect = dataset.read(places)
-            few = ArrayImages(images, aspect=aspect, names=[dataset.name(place) for place in places])
-            return Dataset(few, dataset.targets[places], dataset.classes), what
+        splits = run.load_splits(memory_limit=0)  # a few are read: not all need decoding
+        named = {"test images": splits.test, "held-out images": splits.val, "images": splits.train}
+        what, dataset = next((what, part) for what, part in named.items() if part is not None)
+        places = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), CHECKED)).astype(int))
+        images, aspect = dataset.read(places)
+        few = ArrayImages(images, aspect=aspect, names=[dataset.name(place) for place in places])
+        return Dataset(few, dataset.targets[places], dataset.classes), what
     except (InputError, OSError) as error:
-        why = str(error)
-    warnings.warn(f"no images of the run's to check on, so noise: {why}", SLAWarning)
+        warnings.warn(f"no images of the run's to check on, so noise: {error}", SLAWarning)
     seen = run.preprocessing
     shape = (CHECKED, seen.channels, seen.stored_size, seen.stored_size)
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from sla.errors import InputError, nearest
 from sla.labels import by_view, check_num_views
-from sla.renamed import renamed_arguments
 
 INFERENCES = (
     "single",
@@ -35,7 +34,6 @@ def select_view(joint_logits: Tensor, view: int | Tensor, num_views: int) -> Ten
     return blocks.gather(2, index).squeeze(2)
 
 
-@renamed_arguments(mean="average")
 def aggregate_views(joint_logits: Tensor, num_views: int, average: str = "logits") -> Tensor:
     """Class logits from all views of each image, interleaved: (B*M, N*M) -> (B, N).
 
@@ -63,7 +61,6 @@ def marginal_over_classes(joint_logits: Tensor, num_views: int) -> Tensor:
     return by_view(joint_logits.log_softmax(-1), num_views).logsumexp(-2)
 
 
-@renamed_arguments(mean="average")
 def average_views(class_logits: Tensor, average: str = "logits") -> Tensor:
     """Class logits of each view, (B, M, N), averaged over the views: (B, N)."""
     check_average(average)

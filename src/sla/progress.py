@@ -17,6 +17,18 @@ class Progress:
 QUIET = Progress()
 
 
+def duration(seconds: float) -> str:
+    """`0.4 seconds`, `45 seconds`, `12 minutes`, `3.4 hours`, `12 days`, `1,200 years`."""
+    if seconds < 90:
+        return f"{seconds:{'.0f' if seconds >= 1 else '.1g'}} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    hours = seconds / 3600
+    if hours < 48:
+        return f"{hours:.1f} hours"
+    return f"{hours / 24:.3g} days" if hours < 24 * 700 else f"{hours / 24 / 365:,.0f} years"
+
+
 class StepsOnly(Progress):
     """Passes on the training steps of a part of some larger work; messages and passes are left out."""
 

@@ -1,8 +1,7 @@
 """Starting a run, resuming one, opening one: the same few functions for every task."""
 
 import json
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
@@ -15,7 +14,7 @@ from torch import nn
 from sla.criteria import Criterion
 from sla.datasets.objects import Objects, source_name
 from sla.disk import replacing
-from sla.errors import InputError, SLAWarning
+from sla.errors import InputError
 from sla.images.store import Dataset, Splits
 from sla.methods import Method
 from sla.plugins import allow_typed, passing
@@ -95,9 +94,7 @@ def train(
         return run
 
 
-def preview(
-    config: TrainingConfig, *, splits: Splits | Objects | None = None, progress: Progress = QUIET
-) -> Plan[TrainingConfig]:
+def preview(config: TrainingConfig, *, progress: Progress = QUIET) -> Plan[TrainingConfig]:
     """Give the messages that `train` gives before its first step, and write no run; returns the plan.
 
     Views that are `auto` are not searched for: the plan is then for the first set that would be tried.
@@ -108,7 +105,7 @@ def preview(
         stack.callback(leave_group, group)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         progress = progress if group.leads else QUIET
-        plan = _with_deadline(task.plan(config, splits, progress), begun)
+        plan = _with_deadline(task.plan(config, None, progress), begun)
         stack.enter_context(using_threads(plan.config.run.threads))
         return _checked(task.prepare(plan, group, progress, starts=True, search=False))
 
@@ -132,8 +129,6 @@ def fit(
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: Progress = QUIET,
-    say: Callable[[str], None] | None = None,
-    watch: Callable[[int, int, dict[str, float]], None] | None = None,
     **settings: Any,
 ) -> Run: ...
 @overload
@@ -156,8 +151,6 @@ def fit(
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: Progress = QUIET,
-    say: Callable[[str], None] | None = None,
-    watch: Callable[[int, int, dict[str, float]], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Train a classifier, or what `task` names, and return its run: a `Run` predicts, evaluates and exports.
@@ -183,8 +176,6 @@ def fit(
         resume: continue the run in `out`; objects are passed again, and images compared by their content.
         config: a tree of settings, as in a run's config.yaml.
         progress: gets messages about what was found and chosen, and every step with its numbers.
-        say: deprecated, as `watch` is: a subclass of `Progress` has `message` and `step` instead.
-        watch: deprecated.
         settings: any key of the tree with its dot written as two underscores: `run__epochs=30`,
             `optimizer__learning_rate=0.01`, `augment="crop(4), flip"`.
     """
@@ -194,12 +185,6 @@ def fit(
         raise InputError(f"progress is an object of a subclass of sla.progress.Progress, not {progress!r}")
     if not isinstance(out, str | PathLike | None):
         raise InputError(f"out is the run's folder, not {out!r}")
-    if say is not None or watch is not None:
-        warnings.warn(
-            "fit(say=, watch=) will be removed: pass progress=, a subclass of sla.progress.Progress",
-            SLAWarning,
-        )
-        progress = _Callbacks(progress, say, watch)
     if isinstance(y, str | Path):
         y, out = None, _only(y, out)
     if isinstance(unlabelled, str | Path):
@@ -308,24 +293,3 @@ def _checked(plan: Plan[Any]) -> Plan[Any]:
     if steps > MOST_STEPS:
         raise InputError(f"a run of {steps:,} iterations: {MOST_STEPS:,} is the most")
     return plan
-
-
-class _Callbacks(Progress):
-    """The callables that `fit` took before there was one class for both."""
-
-    def __init__(
-        self,
-        inner: Progress,
-        say: Callable[[str], None] | None,
-        watch: Callable[[int, int, dict[str, float]], None] | None,
-    ) -> None:
-        self.inner, self.say, self.watch = inner, say, watch
-
-    def message(self, text: str) -> None:
-        (self.say or self.inner.message)(text)
-
-    def advance(self, what: str, done: int, total: int | None) -> None:
-        self.inner.advance(what, done, total)
-
-    def step(self, done: int, total: int, metrics: dict[str, float]) -> None:
-        (self.watch or self.inner.step)(done, total, metrics)

@@ -71,16 +71,6 @@ def test_sla_train_takes_a_configuration_of_any_task_and_resumes_any_run(runs, t
     refused("of task classifier", sla, "train", "--config", other)
 
 
-def test_the_old_name_of_an_option_still_works_with_a_note(runs):
-    words = ["evaluate", runs / "plain", "--shot", "1", "--episodes", 2, "--json"]
-    with pytest.warns(SLAWarning, match="--which is now --checkpoint"):
-        old = sla(*words, "--which", "best")
-    with pytest.warns(SLAWarning, match="--which is now --checkpoint"):
-        assert sla(*words, "--which=best") == old
-    assert sla(*words, "--checkpoint", "best") == old
-    assert "--which" not in sla("evaluate", "--help")
-
-
 def test_two_runs_are_compared_on_the_same_episodes(runs):
     words = ["evaluate", runs / "plain", runs / "joint", "--shot", "1,2", "--episodes", 20, "--query", 4]
     rows = sla_json(*words)["rows"]

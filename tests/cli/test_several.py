@@ -9,7 +9,8 @@ import pytest
 
 from commands import sla
 from refusals import refused
-from sla.cli.several import list_jobs
+from sla import fit
+from sla.cli.several import list_jobs, print_seeds
 from sla.compare.comparison import compare
 from sla.compare.seeds import SeedRow, SeedTable, compare_seeds
 from sla.runs.defaults import override
@@ -136,6 +137,18 @@ def test_seeds_that_agree_by_chance_are_no_proof():
     assert [math.isnan(end) for end in rows[0].mean] == [False, True, True]
 
 
+def test_seeds_of_quick_models_are_said_to_be_one(finished_run, tiny_settings, tmp_path, capsys):
+    settings = {"data__per_class": 5, "model__weights": str(finished_run.folder), "method__name": "features"}
+    run = fit("digits", tmp_path / "run", **tiny_settings, **settings)
+    folder = shutil.copytree(run.folder, tmp_path / "other")
+    for name in ("config.yaml", "result.json"):
+        text = (folder / name).read_text().replace("\n  seed: 0", "\n  seed: 1")
+        text = text.replace('"seed": 0', '"seed": 1')
+        (folder / name).write_text(text)
+    print_seeds([run, Run(folder)])
+    assert "which does not depend on the seed" in capsys.readouterr().out
+
+
 def test_seeds_on_other_images_are_not_averaged(both, tmp_path):
     folder, _ = both
     runs = [Run(shutil.copytree(folder / f"run-seed{seed}", tmp_path / str(seed))) for seed in (1, 2)]
@@ -156,8 +169,12 @@ def test_seeds_on_other_images_are_not_averaged(both, tmp_path):
             "features is not trained for a number of FLOP",
         ),
         (["--seeds", "2", "--use-all"], "--seeds is for classifiers, without --use-all"),
+        (["--compare", "basline"], "--compare: unknown method 'basline', did you mean 'baseline'?"),
+        (["--compare", "sla/sd"], "--compare: unknown method 'sla/sd'"),
+        (["--compare", "distilled"], "--compare distilled: a student learns from a run: `sla distill RUN`"),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(line, sla, "train", "digits", *words)
+    assert not list(tmp_path.iterdir())  # before anything was trained

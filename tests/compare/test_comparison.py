@@ -217,7 +217,9 @@ def made_up(sides, seeds, count=400):
     for method, accuracy in sides.items():
         for seed in seeds[method]:
             config = make_config({"method": {"name": method}, "run": {"seed": seed}})
-            run = SimpleNamespace(config=config, folder=f"{method}-{seed}", result={}, unfinished="")
+            run = SimpleNamespace(
+                config=config, folder=f"{method}-{seed}", result={}, unfinished="", model_name=""
+            )
             right = torch.from_numpy(draws.random(count) < accuracy)
             given = torch.where(right, targets, (targets + 1) % 10)
             entries.append(Entry(run, "single", given, torch.rand(count, dtype=torch.float64)))

@@ -71,7 +71,7 @@ def test_members_are_judged_on_images_that_none_of_them_has_seen(settings, tmp_p
         fit(splits, tmp_path / str(share), data__hold_out=share, data__hold_out_seed=seed, **settings)
         for share, seed in ((0.3, 0), (0.2, 1))
     ]
-    held = [{val.name(i) for i in range(len(val))} for val in (run.unseen()[0] for run in runs)]
+    held = [{val.name(i) for i in range(len(val))} for val in (run.find_images().dataset for run in runs)]
     assert held[0] - held[1]  # so that it matters
     with pytest.warns(SLAWarning, match="common to all runs"):
         outputs = evaluate_ensemble(runs)

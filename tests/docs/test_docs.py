@@ -48,13 +48,12 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "threads": set(),
     "progress": set(),
     "stats": set(),
-    "renamed": set(),
     "plugins": set(),
     "hooks": set(),
     "recipes": {"trees"},
     "disk": set(),
     "trees": set(),
-    "core": {"plugins", "renamed"},
+    "core": {"plugins"},
     "model_file": {"disk", "trees"},
     "backbones": {"disk", "plugins"},
     "factory": {"core", "backbones", "disk", "model_file", "plugins"},
@@ -65,8 +64,6 @@ MAY_IMPORT: dict[str, set[str]] = {  # which packages a package may import, besi
     "export": {"augment", "core", "disk", "images", "progress", "sampling"},
     "adapters": {"augment", "backbones", "core", "factory", "hooks", "images", "plugins", "sampling"},
     "demo": {"augment", "core", "datasets", "factory", "images", "progress", "sampling", "stats", "tasks"},
-    "data": {"datasets", "renamed"},  # old places of names, as training is
-    "training": {"renamed"},
 }
 MAY_IMPORT["accelerate"] = {"core", "export"}
 MAY_IMPORT["runs"] = MAY_IMPORT["export"] | {"backbones", "datasets", "hooks", "model_file", "plugins"}
@@ -299,9 +296,8 @@ def test_example_loop_runs_and_learns():
 
 def test_architecture_names_every_package():
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    old = ("data", "training")  # of the last version, gone in the next
     for path in sorted(SOURCE.iterdir()):
-        if path.is_dir() and path.name not in ("__pycache__", *old):
+        if path.is_dir() and path.name != "__pycache__":
             assert f"`{path.name}/`" in page
         elif path.suffix == ".py" and not path.name.startswith("__"):
             assert f"`{path.stem}`" in page

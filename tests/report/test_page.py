@@ -33,7 +33,7 @@ def hostile_page(request, hostile, parse):
         return parse(render("demo.html", **values)), 12
     lines, table = [Series(hostile, [(0.0, 1.0), (1.0, 2.0)])], (hostile, [hostile], [[hostile, hostile]])
     section = SimpleNamespace(title=hostile, words=[hostile], tables=[table, table], lines=lines)
-    section.axis, section.notes = (hostile, ""), [hostile]
+    section.axis, section.notes, section.folded = (hostile, ""), [hostile], True
     # title, heading; heading, words, two tables of a heading and three cells, legend, axis, note
     return parse(render("results.html", title=hostile, sections=[section])), 15
 

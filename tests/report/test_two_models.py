@@ -9,6 +9,7 @@ from PIL import Image
 
 import sla
 from commands import sla as command
+from sla.compare.comparison import compare
 from sla.report.run import end_of, write_run_page
 from sla.stats import share
 from sla.tasks.classifier.run import Run
@@ -84,7 +85,7 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, chosen, other
     assert f"<code>sla predict {folder} PICTURES{named}</code>" in page.source
     rows = {row[0]: row for row in page.tables["Quick and trained model"][1:]}
     found = {name: int(row[2]) for name, row in rows.items()}
-    tested = {"features", "last", chosen} - {checkpoint}
+    tested = {"features", "last", "averaged"} - {checkpoint}
     assert found == {f"{name} *": hits} | {NAMES[other]: right(run, other) for other in tested}
     assert [row[0].removesuffix(" *") for row in rows.values() if row[5]] == [NAMES[chosen]]
     assert f"test images, with {name}." in page.words
@@ -94,6 +95,30 @@ def test_the_page_says_which_model_a_number_is_of(run, checkpoint, chosen, other
     assert headings <= set(re.findall("<h2>(.*?)</h2>", page.source))
     cost = {row[0] for row in page.tables["Cost of the run"]}
     assert {"training time, with the quick model", "of that the quick model"} <= cost
+
+
+def test_the_page_says_by_which_rule_a_model_answers(run, parse, tmp_path):
+    """The run took fewer than 40 steps; as if it had taken 40 of them, the average is used."""
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    for steps, rule in (
+        (12, "After fewer than 40 steps of training (12) the quick model"),
+        (40, "The average of"),
+    ):
+        result = json.loads((folder / "result.json").read_text())
+        result["cost"]["iterations"] = steps
+        (folder / "result.json").write_text(json.dumps(result))
+        write_run_page(Run(folder), tmp_path / "page.html")
+        assert rule in parse((tmp_path / "page.html").read_text()).words
+
+
+def test_runs_that_all_answer_with_their_quick_model_are_said_to(run, tmp_path):
+    other = shutil.copytree(run.folder, tmp_path / "other")
+    found = compare([str(run.folder), str(other)])
+    assert found.entries[0].name.endswith(", the quick model, single")
+    assert "every run answers with its quick model" in found.notes[-1]
+    found = compare([str(run.folder), str(other)], checkpoint="last")
+    assert ", the trained model, " in found.entries[0].name
+    assert not any("quick model" in note for note in found.notes)
 
 
 def test_the_commands_of_the_page_are_whole(run, parse, tmp_path):

@@ -118,7 +118,7 @@ def test_the_record_says_every_image_once_and_by_split(trained):
 
 
 def test_gone_and_new_images_are_said_with_their_counts(place, capsys):
-    held = Run(place / "run").unseen()[0]
+    held = Run(place / "run").find_images().dataset
     os.remove(held.name(0))
     write_noise(place / "photos" / "c", 3, 7)
     for file in (place / "photos" / "c").iterdir():
@@ -133,7 +133,7 @@ def test_gone_and_new_images_are_said_with_their_counts(place, capsys):
 
 
 def test_when_no_held_out_image_is_left_it_is_refused(place, capsys):
-    held = Run(place / "run").unseen()[0]
+    held = Run(place / "run").find_images().dataset
     for number in range(len(held)):
         os.remove(held.name(number))
     code, _, err = cli(capsys, "evaluate", place / "run")
@@ -171,7 +171,7 @@ def test_files_of_grey_training_images_are_known(tmp_path):
 
 def test_training_images_alone_are_refused(place, capsys):
     run = Run(place / "run")
-    held = {held.name(i) for held in [run.unseen()[0]] for i in range(len(held))}
+    held = {held.name(i) for held in [run.find_images().dataset] for i in range(len(held))}
     for name in held:
         os.remove(name)
     (place / "photos").rename(place / "seen")
@@ -191,11 +191,25 @@ def test_a_training_image_that_moved_to_test_does_not_count(tmp_path):
         assert accuracies(Run(tmp_path / "run")) == whole
 
 
+def test_test_images_that_are_gone_are_said_and_the_held_out_ones_are_called_so(tmp_path):
+    for split, seed in (("train", 0), ("test", 5)):
+        for number, name in enumerate("ab"):
+            write_noise(tmp_path / "photos" / split / name, 12, seed + number)
+    run = sla.fit(tmp_path / "photos", tmp_path / "run", **SETTINGS)
+    shutil.rmtree(tmp_path / "photos" / "test")
+    with pytest.warns(
+        SLAWarning, match="its 24 test images are gone; the held-out images are used, by which"
+    ):
+        images = Run(tmp_path / "run").images()
+    assert (len(images.dataset), images.what) == (run.result["images"]["val"], "held-out images")
+
+
 def test_compare_uses_what_each_run_trained_on(place, capsys):
     sla.fit(place / "photos", place / "other", **SETTINGS, run__seed=1, data__hold_out_seed=1)
     first, second = Run(place / "run"), Run(place / "other")
     both = {
-        frozenset(held.name(i) for i in range(len(held))) for held in (r.unseen()[0] for r in (first, second))
+        frozenset(held.name(i) for i in range(len(held)))
+        for held in (r.find_images().dataset for r in (first, second))
     }
     common = len(frozenset.intersection(*both))
     copied = place / "copied"
@@ -230,7 +244,7 @@ def test_images_that_stay_on_disk_are_known_by_their_files(trained, place, monke
     expected = accuracies(run)
     os.rename(place / "photos" / "a" / "000.png", place / "photos" / "a" / "zzz.png")
     assert accuracies(Run(place / "disk")) == expected
-    in_memory = Run(trained / "run").unseen()[0]
+    in_memory = Run(trained / "run").find_images().dataset
     assert len(np.unique(dataset_keys(in_memory, by="file"))) == 24
 
 
@@ -368,7 +382,7 @@ def test_a_checkpoint_without_checksums_still_opens(trained, place):
 
 def test_damaged_scores_are_not_used(place):
     run = Run(place / "run")
-    held = run.unseen()[0]
+    held = run.find_images().dataset
     expected = run.evaluate(held).logits["single"]
     flip_bit(last(place / "run") / "scores-val.safetensors", at=-3)
     assert np.allclose(run.outputs(held).logits["single"], expected)

@@ -19,7 +19,17 @@ from sla.plugins import import_plugin, is_allowed, is_passed, is_plugin_name
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ExpectedInput", "Weights", "create_backbone", "find_weights", "list_backbones", "register"]
+__all__ = [
+    "PRETRAINED",
+    "ExpectedInput",
+    "Weights",
+    "create_backbone",
+    "find_weights",
+    "list_backbones",
+    "register",
+]
+
+PRETRAINED = "efficientnet_lite0"  # whose published weights are used unless another backbone is named
 
 Factory = Callable[..., "nn.Module"]
 
@@ -182,7 +192,7 @@ def _check_options(name: str, factory: Factory, options: dict[str, Any]) -> None
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for option in [option for option in options if option not in known and not takes_any]:
         if option == "pretrained":
-            why = "no weights are published with it here; efficientnet_lite0 has some"
+            why = f"no weights are published with it here; {PRETRAINED} has some"
             raise InputError(f"backbone {name!r}: {why}")
         raise InputError(f"backbone {name!r} has no option {option!r}{nearest(option, known)}")
     channels = options.get("in_channels", 3)

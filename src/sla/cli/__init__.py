@@ -28,7 +28,6 @@ from sla.cli import (
     train,
     views,
 )
-from sla.cli.renamed import WithOldNames
 from sla.disk import explain
 from sla.errors import LostProcessError, SLAError, SLAWarning, shown
 from sla.threads import wait_briefly
@@ -44,12 +43,12 @@ app.command(rich_help_panel=TRAIN)(train.train)
 app.command(rich_help_panel=TRAIN)(pretrain.pretrain)
 app.command(rich_help_panel=TRAIN)(distill.distill)
 app.command(rich_help_panel=TRAIN)(grow.grow)
-app.command(cls=WithOldNames, rich_help_panel=USE)(predict.predict)
+app.command(rich_help_panel=USE)(predict.predict)
 app.command(rich_help_panel=USE)(serve.serve)
-app.command(cls=WithOldNames, rich_help_panel=USE)(export.export)
-app.command(cls=WithOldNames, rich_help_panel=JUDGE)(evaluate.evaluate)
-app.command(cls=WithOldNames, rich_help_panel=JUDGE)(report.report)
-app.command(cls=WithOldNames, rich_help_panel=JUDGE)(compare.compare)
+app.command(rich_help_panel=USE)(export.export)
+app.command(rich_help_panel=JUDGE)(evaluate.evaluate)
+app.command(rich_help_panel=JUDGE)(report.report)
+app.command(rich_help_panel=JUDGE)(compare.compare)
 app.add_typer(data.app, name="data", rich_help_panel=IMAGES)
 app.command(rich_help_panel=IMAGES)(views.views)
 app.add_typer(augment.app, name="augment", rich_help_panel=IMAGES)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sla.cli.output import say
+from sla.disk import replacing
+from sla.errors import shown
 
 app = typer.Typer(help="Augmentation policies.", no_args_is_help=True)
 Option = typer.Option
@@ -41,8 +43,6 @@ def search(
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
     from sla.cli.settings import make_tree, naming_options
-    from sla.disk import replacing
-    from sla.errors import shown
     from sla.policy_search import SearchSettings, search_policy
     from sla.runs.config import validate
     from sla.tasks.classifier.config import ClassifierConfig

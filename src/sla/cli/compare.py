@@ -8,6 +8,7 @@ import typer
 from sla.cli.output import say
 from sla.cli.predict import Agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
+from sla.errors import shown
 
 if TYPE_CHECKING:
     from sla.compare.comparison import Comparison
@@ -33,7 +34,6 @@ def compare(
     from sla.cli.output import check_writable, showing_progress
     from sla.compare.comparison import as_tree
     from sla.compare.comparison import compare as compare_runs
-    from sla.errors import shown
     from sla.report.compare import write_compare_page
 
     check_writable(out, ".html")

@@ -8,11 +8,11 @@ import typer
 
 from sla.cli.output import say, showing_progress
 from sla.errors import InputError, listed, shown
+from sla.progress import Progress
 
 if TYPE_CHECKING:
     from sla.datasets.check import Check
     from sla.datasets.entry import Entry
-    from sla.progress import Progress
     from sla.tasks.classifier.label_doubts import LabelCheck
 
 SHOWN = 5  # doubted labels that are printed

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from sla.errors import InputError, shown
+from sla.progress import Progress
+
 
 def demo(
     minutes: Annotated[float, typer.Option(help="Approximate training time.")] = 2.5,
@@ -22,8 +25,6 @@ def demo(
 
     from sla.cli.output import check_writable
     from sla.demo import LEAST_SEEDS, METHODS, ROWS, run, summary
-    from sla.errors import InputError, shown
-    from sla.progress import Progress
     from sla.report.demo import write_page
     from sla.stats import mean_sd
 

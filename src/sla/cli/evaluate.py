@@ -10,9 +10,10 @@ import typer
 from sla.cli.output import say
 from sla.cli.predict import Agreement, choose_agreement
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
+from sla.errors import InputError, shown
+from sla.progress import Progress
 
 if TYPE_CHECKING:
-    from sla.progress import Progress
     from sla.tasks.classifier.run import Run
 
 Scores = dict[str, dict[str, float]]
@@ -48,9 +49,10 @@ def evaluate(
 
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
-    from sla.errors import InputError, shown
     from sla.runs.metrics import MEASURES
     from sla.stats import share
+    from sla.tasks.classifier.choice import MODELS
+    from sla.tasks.classifier.config import FEATURES
     from sla.tasks.classifier.run import Run
 
     folders, data = _runs_and_data(run)
@@ -65,10 +67,10 @@ def evaluate(
     options = {"batch_size": batch_size, "workers": workers}
     with showing_progress(patience=2) as progress:
         if inference == "ensemble":
-            count, found = _together(runs, data, members, on_bad_image, progress, options)
+            (count, what), found = _together(runs, data, members, on_bad_image, progress, options)
         else:
             choose_agreement(runs[0], inference, agreement, progress)
-            count, found = _alone(runs[0], data, inference, on_bad_image, progress, options)
+            (count, what), found = _alone(runs[0], data, inference, on_bad_image, progress, options)
     if json_:
         say(
             json.dumps(
@@ -81,8 +83,9 @@ def evaluate(
             )
         )
         return
-    model = f" ({runs[0].model_name})" if len(runs) == 1 and runs[0].model_name else ""
-    say(f"{count:,} {_kind_of_images(runs[0], data)}, {runs[0].checkpoint} checkpoint{model}")
+    quick = MODELS[FEATURES] if runs[0].config.is_features else runs[0].model_name
+    model = f" ({quick})" if len(runs) == 1 and quick else ""
+    say(f"{count:,} {what or 'images'}, {runs[0].checkpoint} checkpoint{model}")
     if inference == "ensemble":
         say("ECE and NLL are of the averaged logits as they are: no temperature was fitted for them")
     if "anytime" in found:
@@ -95,7 +98,7 @@ def evaluate(
             (
                 name,
                 f"{s['top1']:.2f}",
-                "{1:.1f} to {2:.1f}".format(*share(round(s["top1"] * count / 100), count)),
+                share(round(s["top1"] * count / 100), count).ends(),
                 f"{s['top5']:.2f}",
                 f"{s['balanced']:.2f}",
                 f"{s['ece']:.2f}",
@@ -113,8 +116,6 @@ def evaluate(
 
 def _runs_and_data(words: list[str]) -> tuple[list[str], str | None]:
     """The folders of runs, and the data named after them."""
-    from sla.errors import InputError
-
     others = [word for word in words[1:] if not (Path(word) / "config.yaml").is_file()]
     if len(others) > 1 or (others and others[0] != words[-1]):
         raise InputError(f"{others[0]}: not a run: no config.yaml in it")
@@ -143,12 +144,13 @@ def _alone(
     data: str | None,
     inference: str | None,
     on_bad_image: Any,
-    progress: "Progress",
+    progress: Progress,
     options: dict[str, Any],
-) -> tuple[int, Scores]:
+) -> tuple[tuple[int, str], Scores]:
     from sla.augment.flips import FLIPS
 
-    dataset, found, all_views = run.dataset(data, on_bad_image, progress), {}, {}
+    images, found, all_views = run.images(data, on_bad_image, progress), {}, {}
+    dataset = images.dataset
     averaged = {"ten-crop": run.ten_crop, FLIPS: run.flips}
     for name in run.model.inferences if inference is None else (inference,):
         start, passing = time.monotonic(), {"progress": progress, "what": f"{name} inference", **options}
@@ -165,7 +167,7 @@ def _alone(
         if name == "anytime":
             outputs = replace(outputs, logits=all_views | outputs.logits)
         found[name] = outputs.scores(fitted)[name] | run.group_scores(outputs).get(name, {}) | pace
-    return len(dataset), found
+    return (len(dataset), images.what), found
 
 
 def _together(
@@ -173,9 +175,9 @@ def _together(
     data: str | None,
     inference: str | None,
     on_bad_image: Any,
-    progress: "Progress",
+    progress: Progress,
     options: dict[str, Any],
-) -> tuple[int, Scores]:
+) -> tuple[tuple[int, str], Scores]:
     from sla.compare.ensemble import evaluate_ensemble
 
     start = time.monotonic()
@@ -183,7 +185,9 @@ def _together(
         runs, data, inference, on_bad_image=on_bad_image, progress=progress, **options
     )
     count = len(outputs.targets)
-    return count, {"ensemble": outputs.scores()["ensemble"] | _pace(start, count)}
+    return (count, _kind_of_images(runs[0], data)), {
+        "ensemble": outputs.scores()["ensemble"] | _pace(start, count)
+    }
 
 
 def _pace(start: float, images: int) -> dict[str, float]:

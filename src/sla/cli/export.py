@@ -7,6 +7,7 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, Inference
+from sla.errors import shown
 
 
 def export(
@@ -24,7 +25,6 @@ def export(
 
     from sla.cli.display import TrainingDisplay
     from sla.cli.output import check_writable
-    from sla.errors import shown
     from sla.inference import check_inference
     from sla.tasks.classifier.run import Run
 

@@ -8,8 +8,8 @@ import typer
 
 from sla.cli.names import FEWSHOT_METHODS
 from sla.cli.output import say
-from sla.cli.renamed import WithOldNames
 from sla.cli.settings import OnBadImage, RefuseOrSkip
+from sla.errors import InputError
 
 app = typer.Typer(
     help="Few-shot learning: recognise new classes from a few images of each.", no_args_is_help=True
@@ -71,7 +71,7 @@ def train(
     print_results([run])
 
 
-@app.command(cls=WithOldNames)
+@app.command()
 def evaluate(
     runs: Annotated[
         list[str], Argument(help="One or two run folders, or the name of a pretrained backbone.")
@@ -136,7 +136,6 @@ def evaluate(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    from sla.errors import InputError
 
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
@@ -144,7 +143,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise InputError(f"--shot takes numbers with commas between them, as in 1,5, not {text!r}") from None
 
 
-@app.command(cls=WithOldNames)
+@app.command()
 def predict(
     run: Annotated[str, Argument(help="Run folder, or a pretrained backbone: efficientnet_lite0.")],
     files: Annotated[list[Path], Argument(help="Image files, or folders of them.")],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sla.disk import reason, replacing
 from sla.errors import InputError, shown
 from sla.progress import Progress
 
@@ -22,8 +23,6 @@ class _TriedError(Exception):
 
 def check_writable(path: Path, suffix: str | None = None) -> None:
     """Refuse, before the work, a file that could not be written after it, or with a name of another kind."""
-    from sla.disk import reason, replacing
-
     try:
         if path.is_dir():
             raise InputError(f"{shown(path)}: a folder, not a file to write")

@@ -11,12 +11,13 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, Inference, RefuseOrSkip
+from sla.errors import InputError, shown
+from sla.progress import QUIET, Progress
 from sla.runs.answers import answer_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sla.progress import Progress
     from sla.tasks.classifier.run import Run
 
 Agreement = Annotated[
@@ -36,7 +37,8 @@ def predict(
     on_bad_image: RefuseOrSkip = "refuse",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     min_confidence: Annotated[
-        float, typer.Option(min=0, max=1, help="Answer 'unsure' below this probability.")
+        float,
+        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
     ] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     csv_: Annotated[bool, typer.Option("--csv", help="Print a CSV with all probabilities.")] = False,
@@ -65,12 +67,10 @@ def predict(
 
 
 def choose_agreement(
-    run: "Run", inference: str | None, agreement: float | None, progress: "Progress | None" = None
+    run: "Run", inference: str | None, agreement: float | None, progress: Progress | None = None
 ) -> str | None:
     """The kind of inference: anytime if an agreement is asked for; the run then uses that rule."""
     from sla.anytime import AGREEMENT
-    from sla.errors import InputError
-    from sla.progress import QUIET
 
     if agreement is not None and inference not in (None, "anytime"):
         raise InputError(f"--agreement is for anytime inference, not {inference}")
@@ -82,8 +82,6 @@ def choose_agreement(
 
 def choose_form(as_json: bool, as_csv: bool) -> str:
     """How answers are written: table, json or csv."""
-    from sla.errors import InputError
-
     if as_json and as_csv:
         raise InputError("--json or --csv, not both")
     return "json" if as_json else "csv" if as_csv else "table"
@@ -100,8 +98,8 @@ def print_answers(
 ) -> None:
     """The best classes of each picture with their probabilities (n, N); all of them in a CSV.
 
-    The answer is `unsure` where the best probability is below `least`. `unlike`: which pictures are unlike
-    the training pictures, where that is known.
+    The answer is `unsure` where the best probability is below `least`, and, with a `least`, where a picture
+    is unlike the training pictures. `unlike`: which are, where that is known.
     """
     from sla.cli.display import print_table
 
@@ -111,7 +109,7 @@ def print_answers(
         [(classes[place], value) for place, value in zip(places, values, strict=True)]
         for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
-    answers = [answer_of(*each[0], least) for each in named]
+    answers = [answer_of(*each[0], least, mark) for each, mark in zip(named, marks, strict=True)]
     if form == "table":
         noted, rows = any(marks), []
         for path, answer, each, mark in zip(paths, answers, named, marks, strict=True):
@@ -137,7 +135,6 @@ def print_answers(
 def _cell(text: str) -> str:
     """Text for a CSV: one printable line, and no formula of a spreadsheet. JSON has names as they are."""
     from sla.datasets.spreadsheet_cells import escape_cell
-    from sla.errors import shown
 
     return escape_cell(shown(text))
 
@@ -145,7 +142,6 @@ def _cell(text: str) -> str:
 def find_pictures(files: list[Path]) -> list[Path]:
     """The files, and the pictures in those that are folders."""
     from sla.datasets.scan import images_in
-    from sla.errors import InputError
 
     paths: list[Path] = []
     for file in files:

@@ -7,6 +7,7 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import Allow
+from sla.errors import InputError, shown
 
 Option = typer.Option
 
@@ -43,7 +44,6 @@ def pretrain(
     """
     from sla.cli.settings import choose_out, make_tree, naming_options
     from sla.cli.train import preview_one, print_results, train_one
-    from sla.errors import InputError, shown
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import default_folder
     from sla.tasks.registry import make_config

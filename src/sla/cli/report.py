@@ -7,6 +7,7 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import Allow, Checkpoint, OnBadImage
+from sla.errors import shown
 
 
 def report(
@@ -19,7 +20,6 @@ def report(
 ) -> None:
     """Write a run's report as one HTML file: accuracies, curves, mistakes, calibration, cost."""
     from sla.cli.output import check_writable, showing_progress
-    from sla.errors import shown
     from sla.report.run import write_run_page
     from sla.tasks.classifier.run import Run
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sla.cli.output import say
-from sla.errors import shown
+from sla.disk import reason
+from sla.errors import InputError, SLAError, shown
+from sla.progress import duration
 from sla.recipes import SCALES
 from sla.reproduce.names import EXPERIMENTS
 
@@ -44,9 +46,9 @@ def list_all(seeds: Seeds = 3, out: Out = OUT) -> None:
     for name, title in EXPERIMENTS.items():
         for scale in SCALES:
             runs, spent = runs_of(name, scale, seeds), cost(name, scale, seeds)
-            hours = seconds_of(runs, rate, finished) / 3600
+            time_here = duration(seconds_of(runs, rate, finished))
             words = title if scale == SCALES[0] else ""
-            rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", _hours(hours), words))
+            rows.append((name, scale, f"{len(runs)}", f"{spent.flop:.2g}", time_here, words))
     print_table(("name", "scale", "runs", "FLOP", "time here", ""), rows)
     say(f"Seeds: {seeds}. Time at {rate.flop_per_second / 1e9:.0f} GFLOP/s per thread: {rate.basis}.")
     if finished:
@@ -73,7 +75,6 @@ def render(
 ) -> None:
     """Write the results next to the paper's numbers, with a verdict on every claim."""
     from sla.cli.output import check_writable
-    from sla.errors import InputError
     from sla.reproduce.render import SHOWN, write
 
     sources = results or [out / "runs.csv"]
@@ -94,8 +95,6 @@ def merge(
     out: Out = OUT,
 ) -> None:
     """Add rows from other machines to OUT/runs.csv, after checking keys, numbers and duplicates."""
-    from sla.disk import reason
-    from sla.errors import InputError, shown
     from sla.reproduce.records import TABLE, add_records
 
     rows = _read_all(results)
@@ -116,7 +115,6 @@ def plan(
 ) -> None:
     """Show a plan of runs: what is done, what is left, and its core-hours; or run it."""
     from sla.cli.display import print_table
-    from sla.errors import SLAError
     from sla.reproduce.costs import estimate_rate
     from sla.reproduce.plan import line_jobs, plan_status, read_plan
     from sla.reproduce.records import TABLE, read_records
@@ -154,7 +152,6 @@ def plan(
 
 
 def _read_all(paths: Sequence[Path]) -> "dict[str, Record]":
-    from sla.errors import InputError
     from sla.reproduce.records import read_records, unite_tables
 
     for path in paths:
@@ -228,7 +225,7 @@ class RunnerDisplay:
         self.shares[job.key] = share
         done = sum(self.weights[key] * value for key, value in self.shares.items())
         passed, total = time.monotonic() - self.start, sum(self.weights.values())
-        left = f"{_hours(passed * (total - done) / done / 3600)} left" if done else ""
+        left = f"{duration(passed * (total - done) / done)} left" if done else ""
         words = f"{job.label}, seed {job.seed}: {100 * share:.0f}%"
         if self.live:
             self.progress.update(self.task, completed=done, description=words, left=left)
@@ -247,17 +244,7 @@ class RunnerDisplay:
 def _numbers(record: "Record") -> str:
     found = record.scores.get("last", {}) | record.more
     words = [f"{name} {value:.2f}" for name, value in found.items() if isinstance(value, float)]
-    return ", ".join(words) + f" ({_hours((record.seconds or 0) / 3600)})"
-
-
-def _hours(hours: float) -> str:
-    if hours < 1.5 / 60:
-        return f"{3600 * hours:.0f} s"
-    if hours < 1.5:
-        return f"{60 * hours:.0f} min"
-    if hours < 48:
-        return f"{hours:.1f} h"
-    return f"{hours / 24:,.0f} days" if hours < 24 * 700 else f"{hours / 24 / 365:,.0f} years"
+    return ", ".join(words) + f" ({duration(record.seconds or 0)})"
 
 
 def _command(name: str) -> Callable[..., None]:
@@ -280,7 +267,6 @@ def _command(name: str) -> Callable[..., None]:
             bool, Option("--list", help="Print the names of its rows and columns, and stop.")
         ] = False,
     ) -> None:
-        from sla.errors import InputError, SLAError
         from sla.reproduce.jobs import cells_of, jobs_of
         from sla.reproduce.records import TABLE
         from sla.reproduce.runner import commands, run_all

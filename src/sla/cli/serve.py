@@ -8,6 +8,7 @@ import typer
 
 from sla.cli.output import say, showing_progress
 from sla.cli.settings import Allow, Checkpoint, Inference
+from sla.errors import SLAWarning, shown
 from sla.progress import Progress
 
 
@@ -24,7 +25,7 @@ def serve(
     checkpoint: Checkpoint = "chosen",
     min_confidence: Annotated[
         float,
-        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability."),
+        typer.Option(min=0, max=1, help="Answer 'unsure' below this probability, and for unlike pictures."),
     ] = 0.5,
     nearest: Annotated[
         int, typer.Option(min=0, max=12, help="Nearest training pictures to show with an answer.")
@@ -35,7 +36,6 @@ def serve(
     import warnings
 
     from sla.cli.predict import choose_agreement
-    from sla.errors import SLAWarning, shown
     from sla.serve.app import create_app
     from sla.serve.guard import is_loopback
     from sla.serve.server import address_of, bind, serve

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.cli.output import say
+from sla.errors import InputError, shown
 
 if TYPE_CHECKING:
     from sla.compare.seeds import SeedTable
@@ -24,12 +25,25 @@ class Job(NamedTuple):
     cost_of: Path | None = None
 
 
+def check_method(compare: str) -> None:
+    """Refuse a method of --compare that could not be trained, before the first run is."""
+    from sla.errors import InputError, nearest
+    from sla.methods import METHODS
+    from sla.plugins import is_plugin_name
+    from sla.tasks.classifier.config import DISTILLED
+
+    if compare == DISTILLED:
+        raise InputError(
+            "--compare distilled: a student learns from a run: `sla distill RUN`, then `sla compare`"
+        )
+    if compare not in METHODS and not is_plugin_name(compare):
+        raise InputError(f"--compare: unknown method {compare!r}{nearest(compare, tuple(METHODS))}")
+
+
 def list_jobs(
     tree: dict[str, Any], out: Path, seeds: int | None, compare: str | None, equal_cost: bool
 ) -> list[Job]:
     """The runs of a command in their order: each seed, and with it the method to compare with."""
-    from sla.errors import InputError
-
     if equal_cost and compare is None:
         raise InputError("--equal-cost is for --compare: it gives the other method the same FLOP")
     for method in (compare, (tree.get("method") or {}).get("name")) if equal_cost else ():
@@ -50,8 +64,6 @@ def list_jobs(
 
 def refuse_begun(jobs: Sequence[Job], resume: bool, several: bool) -> None:
     """Without --resume, none of the folders but the first may have a run: that one says so itself."""
-    from sla.errors import InputError, shown
-
     begun = [job.folder for job in jobs[0 if several else 1 :] if (job.folder / "config.yaml").exists()]
     if begun and not resume:
         raise InputError(f"{shown(begun[0])}: exists already; --resume continues what was begun")
@@ -67,7 +79,7 @@ def same_cost(folder: Path) -> dict[str, Any]:
 
 def planned_cost(plan: "Plan") -> dict[str, Any]:
     """The same for a run that has only been planned; of minutes, what seemed to fit into them."""
-    from sla.tasks.classifier.distil import distil_cost, step_flop
+    from sla.tasks.classifier.passes import distil_cost, step_flop
     from sla.tasks.classifier.time_shares import AMPLE
 
     run = plan.config.run
@@ -81,7 +93,6 @@ def train_job(
 ) -> "OpenedRun":
     """A run of the command; of several seeds, what is finished is not done again."""
     from sla.cli.train import train_one
-    from sla.errors import shown
     from sla.runs.defaults import with_absolute_paths
     from sla.runs.folder import CONFIG, has_result, read_run_config, refuse_differences
     from sla.session import open_run
@@ -113,17 +124,26 @@ def preview_jobs(tree: dict[str, Any], jobs: Sequence[Job], where: str) -> None:
         plans[job.folder] = preview_one(make_config(with_values(tree, {**job.settings, **cost}), where))
 
 
-def print_seeds(runs: "Sequence[OpenedRun]") -> None:
+def print_seeds(finished: "Sequence[OpenedRun]") -> None:
     """The table over seeds, the mean with its interval, and two methods paired by seed."""
     from sla.cli.display import print_table
     from sla.compare.seeds import compare_seeds
+    from sla.tasks.classifier.choice import MODELS
+    from sla.tasks.classifier.config import FEATURES
     from sla.tasks.classifier.run import Run
 
-    table = compare_seeds([run for run in runs if isinstance(run, Run)])
+    runs = [run for run in finished if isinstance(run, Run)]
+    table = compare_seeds(runs)
     what = "test" if table.split == "test" else "held-out"
     say(f"accuracy in percent on {table.images:,} {what} images, by seed")
     header = ("method", *(f"seed {seed}" for seed in table.seeds), "mean", "95% interval")
     print_table(header, list(_rows(table)))
+    quick = all(run.model_name == MODELS[FEATURES] or run.config.is_features for run in runs)
+    if quick and all(len(set(row.values.values())) == 1 for row in table.rows):
+        say(
+            "All answer with their quick model, which does not depend on the seed: this says nothing of how "
+            "much training runs differ."
+        )
     say("* the headline. The interval is over seeds (Student's t), on the same images.")
     for first, other, points in table.differences():
         ends = "in every seed" if math.isnan(points.low) else points.ends("+.1f")

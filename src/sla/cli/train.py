@@ -11,6 +11,7 @@ import typer
 from sla.cli.names import IMBALANCE, METHODS
 from sla.cli.output import say
 from sla.cli.settings import ALLOW, allow_names, complete
+from sla.errors import InputError, shown
 
 if TYPE_CHECKING:
     from sla.cli.display import TrainingDisplay
@@ -87,8 +88,7 @@ def train(
     A configuration file can also name another `task`: fewshot, or simclr.
     """
     from sla.cli.settings import choose_out, make_tree, naming_options
-    from sla.cli.several import list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
-    from sla.errors import InputError, shown
+    from sla.cli.several import check_method, list_jobs, preview_jobs, print_seeds, refuse_begun, train_job
     from sla.plugins import allow_typed
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import default_folder
@@ -125,6 +125,7 @@ def train(
         raise InputError("--seeds is for classifiers, without --use-all")
     out = choose_out(out, resume, default_folder(settings.data.source))
     if compare is not None:
+        check_method(compare)
         allow_typed({"method.name": compare})
     if use_all:
         if not isinstance(settings, ClassifierConfig):
@@ -153,7 +154,6 @@ def train(
 
 def _task_of(folder: Path) -> str | None:
     """The task of the run to resume; what is not a run is refused later, with its reason."""
-    from sla.errors import InputError
     from sla.runs.config import task_name
     from sla.runs.folder import read_run_config
 
@@ -179,8 +179,7 @@ def train_one(config: "TrainingConfig", out: Path, resume: bool, report: bool) -
 
 
 def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
-    """The run once more beside its folder, on all its images: whoever needs a judgement has the first one."""
-    from sla.errors import shown
+    """Train the run again in a folder beside it, on all its images; the first run judges both."""
     from sla.runs.distributed import process_numbers
     from sla.runs.folder import JUDGED
     from sla.tasks.classifier.run import Run
@@ -204,7 +203,6 @@ def _train_on_all(judged: "OpenedRun") -> "OpenedRun":
 
 def _write_page(run: "OpenedRun", display: "TrainingDisplay") -> None:
     """The page beside the result; a finished run is not lost for a page that cannot be drawn."""
-    from sla.errors import shown
     from sla.report.run import write_run_page
     from sla.tasks.classifier.run import Run
 

@@ -6,6 +6,7 @@ import typer
 
 from sla.cli.output import say
 from sla.cli.settings import RefuseOrSkip
+from sla.errors import InputError
 
 
 def views(
@@ -23,7 +24,6 @@ def views(
     """
     from sla.cli.display import print_table
     from sla.cli.output import showing_progress
-    from sla.errors import InputError
     from sla.tasks.classifier.view_accuracy import CAN, advise
     from sla.tasks.classifier.view_probe import CANDIDATES, probe_data, split_candidates
 

@@ -19,7 +19,8 @@ from sla.runs.config import keys
 from sla.runs.metrics import confidences
 from sla.runs.run import CHOSEN
 from sla.stats import Interval, holm, mcnemar, mean_sd, paired, paired_shares, share
-from sla.tasks.classifier.config import ClassifierConfig
+from sla.tasks.classifier.choice import MODELS
+from sla.tasks.classifier.config import FEATURES, ClassifierConfig
 from sla.tasks.classifier.run import Run
 from sla.tasks.classifier.split import same_classes
 
@@ -39,8 +40,9 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The folder as it was typed, and the inference."""
-        return f"{shown(self.run.folder)}, {self.inference}"
+        """The folder as it was typed, the model if the run has several, and the inference."""
+        model = f", {self.run.model_name}" if self.run.model_name else ""
+        return f"{shown(self.run.folder)}{model}, {self.inference}"
 
 
 class Difference(NamedTuple):
@@ -212,7 +214,7 @@ def compare(
     """
     runs, inferences = open_runs(names, inference, checkpoint, agreement, progress)
     images = SharedImages(list(dict.fromkeys(runs)), data, on_bad_image, progress)
-    images.notes += _describe_rules(runs, inferences)
+    images.notes += [*_describe_rules(runs, inferences), *_only_quick(runs)]
     outputs = {}
     for run, dataset in images.of.items():
         own = tuple(name for one, name in zip(runs, inferences, strict=True) if one is run)
@@ -235,6 +237,16 @@ def _describe_rules(runs: Sequence[Run], inferences: Sequence[str]) -> list[str]
         f"{100 * rule.agreement:g}% of images, calibrated on {rule.images:,} held-out images."
         for run, name in zip(runs, inferences, strict=True)
         if name == "anytime" and (rule := run.model.anytime_rule) is not None
+    ]
+
+
+def _only_quick(runs: Sequence[Run]) -> list[str]:
+    """A note where several runs answer by their quick models, to which methods make no difference."""
+    quick = [run for run in dict.fromkeys(runs) if run.model_name == MODELS[FEATURES]]
+    if len(quick) < max(2, len(set(runs))):
+        return []
+    return [
+        "every run answers with its quick model, which no method changes; --checkpoint last compares training"
     ]
 
 

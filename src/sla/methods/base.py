@@ -13,7 +13,6 @@ from sla.inference import average_views
 from sla.labels import Target
 from sla.methods.removed import refuse_removed
 from sla.plugins import import_plugin, is_plugin_name
-from sla.renamed import warn_renamed
 from sla.views import Rotation, Views, check_views, expand_views, take_views
 
 
@@ -167,12 +166,6 @@ class Method:
     def predict_view(self, heads: nn.ModuleDict, features: Tensor) -> Tensor | None:
         """Logits (B, M) of the view of each image; None if the method does not learn it."""
         return None
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The old name of `inferences`."""
-        warn_renamed("Method.kinds", "inferences")
-        return self.inferences
 
     def _per_image(self, context: StepContext) -> int:
         return len(self.views) if context.views is None else context.views.shape[1]

@@ -14,15 +14,15 @@ from sla.runs.images_record import VAL
 from sla.runs.metrics import confidences
 from sla.stats import Interval, share
 from sla.tasks.classifier.choice import MODELS
-from sla.tasks.classifier.config import FEATURES
+from sla.tasks.classifier.config import AVERAGED, FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import cross_validated_accuracy
-from sla.tasks.classifier.opened_model import judged_inference
 from sla.tasks.classifier.run import Run
 
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 TRUSTED = 0.9  # the level reported
 TELLING = 3  # misclassified pictures of a class from which on more are advised
+FEWEST, FEWEST_OF_CLASS = 10, 3  # pictures, and pictures of a class, of which something is said
 
 
 class NextStep(NamedTuple):
@@ -95,12 +95,14 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
     chance = chance_accuracy(logits.argmax(1), targets)
-    if total.accuracy.low <= chance and worst is not None:
+    learnt = (
+        held_out and alone and _above(run, 100 / len(classes))
+    )  # by many more pictures than were held out
+    if total.accuracy.low <= chance and worst is not None and total.images >= FEWEST and not learnt:
         better = f"better than chance ({chance:.0f}%)"
-        below = total.accuracy.mean <= chance
-        said.append(f"That is {f'no {better}: it learnt nothing' if below else f'not clearly {better}'}.")
+        said.append(f"That is {'no' if total.accuracy.mean <= chance else 'not clearly'} {better}.")
         return Ending(said, _learn_more(run))
-    if worst is not None:
+    if worst is not None and worst.images >= FEWEST_OF_CLASS:
         often = "often" if worst.confused and worst.confused.images > 1 else "once"
         taken = f" ({often} predicted as {classes[worst.confused.predicted]})" if worst.confused else ""
         said.append(f"Weakest: {worst.name}, {worst.correct:,} of {worst.images:,}{taken}.")
@@ -113,6 +115,13 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
         right = f"right on {trusted.right:,} of {trusted.images:,}"
         said.append(f"When at least {100 * TRUSTED:.0f}% confident it is {right}.")
     return Ending(said, _next(run, worst, sure=trusted is not None and headline not in run.uncalibrated))
+
+
+def _above(run: Run, chance: float) -> bool:
+    """Whether the cross-validated accuracy of a quick model is clearly above this one, in percent."""
+    found = run.result.get("cross_validation", {})
+    right, images = found.get("right"), found.get("images")
+    return bool(images) and share(right, images).low > chance
 
 
 def chance_accuracy(predicted: Tensor, targets: Tensor) -> float:
@@ -145,8 +154,9 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
     if FEATURES not in found or run.result.get("images", {}).get(split) != count:
         return []
     models = []
-    for checkpoint in dict.fromkeys([FEATURES, run.checkpoint, chosen, "last"]):
-        inference = judged_inference(run.result, checkpoint) or run.result["headline"]
+    several = [FEATURES, run.checkpoint, chosen, "last", *([AVERAGED] if AVERAGED in found else [])]
+    for checkpoint in dict.fromkeys(several):
+        inference = run.judged_inference(checkpoint) or run.result["headline"]
         inference = "single" if checkpoint == FEATURES else inference
         top1 = found.get(checkpoint, {}).get(split, {}).get(inference, {}).get("top1")
         if top1 is None:
@@ -158,10 +168,12 @@ def compare_models(run: Run, split: str, count: int) -> list[ModelAccuracy]:
 
 def _which(models: Sequence[ModelAccuracy]) -> str:
     own, *others = (f"{one.name}{', which answers by default' if one.answers else ''}" for one in models)
+    quick_answers = models[0].answers and models[0].name == MODELS[FEATURES]
+    beside = MODELS["last"] if quick_answers else MODELS[FEATURES]
     said = [
         f"{name} is right on {one.right:,}: {one.accuracy.percent()}"
         for name, one in zip(others, models[1:], strict=True)
-        if one.answers or one.name == MODELS[FEATURES] or len(models) == 2
+        if one.answers or one.name == beside
     ]
     return f"That is {own}; {'; '.join(said)}."
 
@@ -218,8 +230,8 @@ def _next(run: Run, worst: ClassAccuracy | None, sure: bool) -> list[NextStep]:
     least = f" --min-confidence {TRUSTED:g}" if sure else ""
     predict = f"sla predict {shown(quote(folder))} PICTURES{least}{model}"
     steps = [NextStep("", predict)]
-    if run.config.is_features and not source.startswith(SOURCE):  # objects only Python can pass again
-        steps.append(_train_command(run))
+    if run.config.is_features and "judged_by" not in run.result and not source.startswith(SOURCE):
+        steps.append(_train_command(run))  # objects only Python can pass again
     elif worst is not None and worst.images - worst.correct >= TELLING:
         steps.append(NextStep(f"more pictures of {worst.name} would help most"))
     return steps

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from sla.progress import duration
+
 UNKNOWN = "unknown"
 
 
@@ -22,12 +24,6 @@ def amount(value: object, unit: str = "") -> str:
     return f"{value / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}{unit}"
 
 
-def duration(seconds: object) -> str:
-    """`4.2 s`, `3 min 20 s` or `5 h 3 min`."""
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        return UNKNOWN
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{seconds:.1f} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+def time_taken(seconds: object) -> str:
+    """`45 seconds`, as `sla.progress.duration` has it."""
+    return duration(seconds) if isinstance(seconds, int | float) and math.isfinite(seconds) else UNKNOWN

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from sla.disk import replacing
 from sla.errors import shown
 from sla.report.charts import line_chart, reliability_chart, strip_chart
-from sla.report.formatting import amount, duration
+from sla.report.formatting import amount, time_taken
 from sla.report.pictures import picture
 from sla.stats import Interval
 
@@ -36,7 +36,7 @@ def _environment() -> Environment:
     found.globals |= {"style": style, **{one.__name__: one for one in functions}}
     found.filters |= {
         "number": format,
-        **{one.__name__: one for one in (shown, Interval.ends, amount, duration)},
+        **{one.__name__: one for one in (shown, Interval.ends, amount, time_taken)},
     }
     return found
 

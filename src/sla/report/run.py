@@ -25,7 +25,8 @@ from sla.report.views import view_accuracy, view_samples
 from sla.runs.images_record import VAL
 from sla.runs.metrics import MEASURES, MetricsFile, calibration_error, confidences
 from sla.stats import share
-from sla.tasks.classifier.config import FEATURES
+from sla.tasks.classifier.choice import FEWEST_STEPS, usual_model
+from sla.tasks.classifier.config import AVERAGED, FEATURES
 from sla.tasks.classifier.evaluation import Outputs
 from sla.tasks.classifier.features import describe_quick
 from sla.tasks.classifier.label_check import check_by_run
@@ -106,6 +107,7 @@ def run_page(
         ending=describe_end(run, outputs, classes, split),
         cross_validated=describe_quick(found) if (found := section(run.result, "cross_validation")) else "",
         models=compare_models(run, split, len(targets)),
+        usual=_usual_words(run),
         other_command=_other_command(run),
         by_features=run.checkpoint == FEATURES or run.config.is_features,
         uncalibrated=headline in run.uncalibrated,
@@ -135,6 +137,15 @@ def run_page(
         image_counts=section(run.result, "images"),
         origin=_origin(run),
     )
+
+
+def _usual_words(run: Run) -> str:
+    """Which model of a run with several answers unless held-out images clearly say another."""
+    steps = section(run.result, "cost").get("iterations") or 0
+    usual = usual_model(section(run.result, "accuracies"), steps)
+    if usual == FEATURES:
+        return f"After fewer than {FEWEST_STEPS} steps of training ({steps:,}) the quick model"
+    return "The average of their weights" if usual == AVERAGED else "The trained one"
 
 
 def lead(run: Run, outputs: Outputs, dataset: Dataset, what: str) -> str:

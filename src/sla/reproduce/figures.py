@@ -32,7 +32,11 @@ STUDIED = {  # rows of a study that make a line: the start of their names, and i
         "k4-": "SLA aggregated, all four views per step",
         "rot2-": "SLA aggregated, two rotations, one per step",
     },
-    "capacity": {"baseline-": "baseline", "sla-": "SLA aggregated"},
+    "capacity": {
+        "baseline-": "baseline",
+        "sla-": "SLA aggregated",
+        "long-": "baseline, four times the steps: the FLOP of SLA",
+    },
 }
 ALONG = {"figure3": ("curve", "step"), "grow": ("growth", "classes")}  # what a record has along an axis
 BY_COST = {  # cells that make a line of the figure of students

@@ -98,7 +98,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def experiment(name: str) -> Experiment:
-    """One of them."""
+    """The table or figure of this name."""
     if name not in EXPERIMENTS:
         raise InputError(f"unknown table or figure {name!r}{nearest(name, tuple(EXPERIMENTS))}")
     return experiments()[name]

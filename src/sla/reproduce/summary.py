@@ -35,6 +35,7 @@ LINES = (
     Line("SLA, four rotations, single", "rivals", "sla-single", "baseline", 1, front=True),
     Line("SLA over rotations and flips; baseline over flips", "rivals", "sla-flips", "flips", 8),
     Line("SLA and baseline with CutMix, aggregated", "rivals", "sla-cutmix", "cutmix", 4, front=True),
+    Line("SLA and baseline with CutMix, single", "rivals", "sla-cutmix-single", "cutmix", 1, front=True),
     Line(
         "student of SLA; baseline; both on CutMix images",
         "students",
@@ -87,7 +88,7 @@ def cost(results: Results, line: Line) -> float | None:
 
 
 def answers(results: Results) -> list[str]:
-    """For each dataset the costs at which SLA is above the baseline, below it, or neither; and in one pass."""
+    """For each dataset the costs at which SLA is above the baseline, below it, or neither."""
     found = []
     for column in COLUMNS:
         label = experiment("views").columns[column].label

@@ -2,8 +2,9 @@
 
 `checkpoint/last-00001234/weights.safetensors` is the model, of a classifier's run one for `sla.load`;
 `state.safetensors` beside it has what else a resumed run needs: optimiser, moving average, sums since the
-last row. Neither can run code. `checksums.json` has a checksum of each, compared whenever a run is opened or
-resumed. The random state is not needed: every draw follows from seed and step.
+last row; of `best` and `averaged` it says only how far the run was. Neither can run code. `checksums.json`
+has a checksum of each, compared whenever a run is opened or resumed. The random state is not needed: every
+draw follows from seed and step.
 """
 
 import hashlib
@@ -94,7 +95,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def find_checkpoint(folder: Path, name: str) -> Path | None:
-    """The newest checkpoint of a name (last, best); one that is there is complete."""
+    """The newest checkpoint of a name (last, best, averaged); one that is there is complete."""
     found = _all(folder, name)
     return found[-1] if found else None
 
@@ -155,7 +156,7 @@ def _intact(path: Path) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """Of the bytes of a file."""
+    """A checksum of the bytes of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

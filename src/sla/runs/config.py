@@ -100,7 +100,13 @@ class OptimizerConfig(Part):
         gt=0,
         description="fraction of the run in which the cosine falls to 0; default: all after the warm-up",
     )
-    warmup: float = Field(0.0, ge=0, lt=1, description="fraction of the run in which the rate rises from 0")
+    warmup: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="fraction of the run in which the rate rises from 0; default: 0.05, or 0.1 from given "
+        "weights; 0 of onecycle from scratch",
+    )
     warmup_stairs: int | None = Field(
         None, ge=1, description="warm up in this many equal steps, 1/n to 1, e.g. one per epoch"
     )
@@ -257,19 +263,6 @@ def keys(part: type[BaseModel], prefix: str = "") -> list[str]:
         else:
             found.append(prefix + name)
     return found
-
-
-def describe_keys(part: type[BaseModel], prefix: str = "") -> list[tuple[str, str, str]]:
-    """(key, default, meaning) of every key, for documents; no default: chosen by the plan, or unused."""
-    rows = []
-    for name, field in part.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            rows += describe_keys(field.annotation, f"{prefix}{name}.")
-            continue
-        default = field.get_default(call_default_factory=True)
-        text = "" if default is None else yaml.safe_dump(default, default_flow_style=True).split("\n")[0]
-        rows.append((prefix + name, text, field.description or ""))
-    return rows
 
 
 def set_keys(kind: type[Part], tree: dict[str, Any], assignments: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from sla.augment.pipelines import find_contradictions, read_policies
-from sla.backbones import check_backbone, count_features, find_weights
+from sla.backbones import PRETRAINED, check_backbone, count_features, find_weights
 from sla.errors import InputError, SLAWarning
 from sla.heads import check_device
 from sla.images.store import Splits
@@ -90,7 +90,7 @@ def check_model(config: TrainingConfig) -> None:
         check_backbone(config.model.backbone, config.model.options)
 
 
-def has_pretrained(backbone: str = "efficientnet_lite0") -> bool:
+def has_pretrained(backbone: str = PRETRAINED) -> bool:
     """Whether published weights of this backbone are on this machine."""
     weights = find_weights(backbone)
     return weights is not None and weights.available

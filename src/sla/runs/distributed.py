@@ -60,7 +60,7 @@ class Group:
         return value  # type: ignore[return-value]
 
     def share_number(self, value: int) -> int:
-        """The same for a whole number, quickly: once per step is often enough for nothing else."""
+        """What the leading process gave, for a whole number: quick enough to be called once per step."""
         if self.world_size == 1:
             return value
         given = torch.tensor(value if self.leads else 0, dtype=torch.int64, device=self._device())

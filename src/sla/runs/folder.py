@@ -37,7 +37,7 @@ def default_folder(source: str, ending: str = "") -> Path:
 
 def lock_run_folder(folder: Path, resume: bool, stack: ExitStack) -> None:
     """Make the folder this process's own until the stack is closed; there must be a run in it to resume."""
-    # A run that failed before its first checkpoint is no run: its place is free again.
+    # A run that failed before its first checkpoint leaves nothing to resume: its folder can be used again.
     unfinished = {".lock", CONFIG, IMAGES, JUDGED, "metrics.csv", PACE, "tensorboard"}
     entries = list(folder.iterdir()) if folder.is_dir() else []
     names = {one.name for one in entries if not (one.is_dir() and not any(one.iterdir()))}  # or a stage's
@@ -130,7 +130,7 @@ def last_checkpoint(folder: Path, stage: str = MAIN_STAGE) -> Path | None:
 
 
 def find_model_file(folder: Path, checkpoint: str, stage: str = MAIN_STAGE) -> Path:
-    """The model of one of a run's checkpoints: last or best."""
+    """The model of one of a run's checkpoints: last, best or averaged."""
     found = find_checkpoint(stage_folder(folder, stage) / "checkpoint", checkpoint)
     if found is None:
         raise InputError(f"{folder}: this run has no {checkpoint} checkpoint")

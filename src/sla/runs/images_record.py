@@ -108,16 +108,14 @@ class ImagesRecord:
 
 def make_record(plan: Plan[Any], progress: Progress = QUIET) -> ImagesRecord:
     """The record of a plan's images; each is read once, or not at all where a cache has its key."""
-    by, parts = (
-        key_kind(plan.train),
-        {
-            TRAIN: plan.train,
-            VAL: plan.val,
-            TEST: plan.test,
-            UNUSED: _unused(plan),
-            UNLABELLED: plan.unlabelled,
-        },
-    )
+    by = key_kind(plan.train)
+    parts = {
+        TRAIN: plan.train,
+        VAL: plan.val,
+        TEST: plan.test,
+        UNUSED: _unused(plan),
+        UNLABELLED: plan.unlabelled,
+    }
     held = {split: part for split, part in parts.items() if part is not None and len(part)}
     record = ImagesRecord(
         by,

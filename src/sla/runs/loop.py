@@ -293,7 +293,7 @@ class Loop(ABC):
         )
 
     def on_device(self, dataset: Dataset) -> Dataset:
-        """The same images, on the device where they are in memory anyway."""
+        """The images, on the device where they are in memory anyway."""
         here = dataset.images.in_memory and self.device.type != "cpu"
         return resident(dataset, self.device) if here else dataset
 

@@ -1,4 +1,4 @@
-"""What images go through before a model sees them: built from a configuration, or from a model's file."""
+"""What images go through before a model sees them: by a configuration, a model's file, published weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from sla.augment.ops import Pipeline
 from sla.augment.pipelines import train_pipeline
 from sla.augment.preprocessing import Preprocessing
+from sla.backbones import Weights
 from sla.images.files import FileImages
 from sla.runs.config import TrainingConfig
 
@@ -15,6 +16,17 @@ def preprocessing_of(config: TrainingConfig) -> Preprocessing:
     """The preprocessing of a resolved configuration."""
     model, stored = config.model, config.data.stored_size
     return Preprocessing(config.augment or "none", model.resolution, stored, model.mean, model.std)  # type: ignore[arg-type]
+
+
+def enlarged(resolution: int) -> int:
+    """Pixels a side of stored pictures: above what a network sees, so that crops keep their detail."""
+    return resolution * 8 // 7
+
+
+def published_preprocessing(weights: Weights) -> Preprocessing:
+    """What pictures go through before a network with these weights that is not trained."""
+    mean, std, size = weights.input
+    return Preprocessing("resized", size, enlarged(size), mean, std)
 
 
 def read_preprocessing(about: dict[str, Any]) -> Preprocessing:

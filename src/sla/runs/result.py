@@ -61,7 +61,6 @@ def describe_cost(loop: Loop, seen: int, inferences: Sequence[str], num_views: i
         "device": str(loop.device),
         "threads": torch.get_num_threads(),
         "compiled": bool(getattr(loop.config.run, "compile", False)),
-        "compile_reason": getattr(loop.config.run, "compile_reason", None),
         "processes": loop.group.world_size,
     }
 

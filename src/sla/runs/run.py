@@ -77,7 +77,7 @@ class OpenedRun(ABC, Generic[C, M]):
 
     @property
     def model_file(self) -> Path:
-        """That of the checkpoint."""
+        """The file with the model of the checkpoint."""
         return find_model_file(self.folder, self.checkpoint, self.stage)
 
     @abstractmethod
@@ -107,7 +107,7 @@ class OpenedRun(ABC, Generic[C, M]):
 
     @property
     def steps(self) -> int:
-        """Of the stage whose model it has, in all."""
+        """All steps of the stage whose model it has."""
         return self.config.run.iterations or 0
 
     def warn_if_unfinished(self) -> None:

@@ -11,7 +11,7 @@ ONECYCLE_START, ONECYCLE_END = 1 / 25, 1 / 25e4
 
 def rate_factor(config: OptimizerConfig, step: int, steps: int) -> float:
     """What the learning rate is multiplied with at `step` of `steps`; steps count from 0."""
-    rise = config.warmup * steps
+    rise = (config.warmup or 0.0) * steps
     if step < rise - TOLERANCE:
         if config.warmup_stairs is None:
             return step / rise

@@ -73,9 +73,9 @@ def run_stages(
     *,
     resume: bool,
 ) -> Work:
-    """Write the configuration and do what is left of the stages; returns the last one's work, at its end.
+    """Write the configuration and run the stages that are not finished; returns the work of the last one.
 
-    Finished stages are not done again, nor built, but for the last: whoever makes the result asks it.
+    Of finished stages only the last is built: the result is made from it.
     """
     command = resume_command(config, folder)
     assert MAIN_STAGE in [stage.name for stage in stages]

@@ -1,4 +1,4 @@
-"""How long training steps take, and durations in words."""
+"""How long training steps take."""
 
 import time
 from collections.abc import Iterator
@@ -27,10 +27,3 @@ def time_steps(loop: Loop, batches: Iterator[Batch], steps: int, warm_up: int = 
         if len(times) == steps or slow:
             break
     return times[min(warm_up, len(times) - 1) :]
-
-
-def duration(seconds: float) -> str:
-    """`45 seconds`, `12 minutes`, `3.4 hours`."""
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -41,7 +41,7 @@ class Predictor:
 
     @property
     def view_names(self) -> tuple[str, ...]:
-        """Of the views that answer separately; none if the method does not aggregate views."""
+        """Names of the views that answer separately; none if the method does not aggregate views."""
         return self.model.method.views.names if self.model.aggregates_by_view else ()
 
     def decode(self, data: bytes) -> Pixels:
@@ -73,7 +73,7 @@ class Predictor:
         return F.normalize(self.model.features(self._prepare(pixels)).float(), dim=-1)
 
     def _unlike(self, features: Tensor) -> Sequence[bool | None]:
-        """Of each picture, from features (B, D) of the model that the rule is for."""
+        """Whether each picture is unlike those of training, from features (B, D) of the model of the rule."""
         rule = self.run.unlike_rule
         if rule is None:
             return [None] * len(features)

@@ -86,7 +86,7 @@ class Service:
         views = [] if found.views is None else [self._best(one, 1)[0] for one in found.views]
         best = classes[0]
         return {
-            "class": answer_of(best["class"], best["probability"], least),
+            "class": answer_of(best["class"], best["probability"], least, bool(found.unlike)),
             "probability": best["probability"],
             "classes": classes,
             "views": [{"view": name, **view} for name, view in zip(names, views, strict=False)],

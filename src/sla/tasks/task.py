@@ -32,7 +32,7 @@ def announce(plan: Plan[Any], group: Group, progress: Progress, *, starts: bool,
 
 @dataclass(frozen=True)
 class Task:
-    """One thing that can be trained.
+    """A kind of training: its configuration, and what makes plan, stages and result.
 
     Args:
         name: the value of the key `task` of its configurations.

@@ -3,6 +3,7 @@
 import json
 import shutil
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ from refusals import refused
 from sla.errors import InputError, SLAWarning
 from sla.methods import Distilled, StepContext
 from sla.runs.checkpoint import WEIGHTS, find_checkpoint
+from sla.runs.deadline import Deadline
 from sla.runs.distributed import Group
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import Draws
 from sla.sampling.loader import Batch
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
+from sla.tasks.classifier.distil import Distiller, configure_student
+from sla.tasks.classifier.passes import distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.prepare import prepare
 from sla.tasks.classifier.task import plan_run
@@ -393,7 +396,7 @@ def test_iterations_of_both_stages_fit_into_the_minutes(monkeypatch, messages):
     tested = 1.25 * (2 * (len(plan.val) + len(plan.test)) + len(plan.val))
     passes = 4 * (tested + 20 * len(plan.val))  # beside those of steps
     besides = passes / (3 * 4 * plan.config.run.batch_size)
-    plan = prepare(plan, Group(), messages, starts=False)
+    plan = prepare(replace(plan, deadline=Deadline(120)), Group(), messages, starts=False)
     steps = int((240 - besides) / 1.25)  # 240 steps fit; 1 + 3/7 * 7/12 = 1.25
     assert plan.config.run.iterations == AMPLE * steps
     told = f"about {steps} iterations and {round(steps * 3 / 7)} of the student fit into 2 minutes; "

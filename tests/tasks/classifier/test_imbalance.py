@@ -190,8 +190,9 @@ def test_the_page_reports_on_what_the_tail_left_out_when_there_is_no_test(tmp_pa
     data = {"source": str(tmp_path / "data"), "long_tail": 4, "long_tail_max": 30}
     config = tail(data=data, run={"iterations": 2, "batch_size": 8, "evaluations": 1})
     run = train(config, tmp_path / "run")
-    held_out, what = run.unseen()
-    assert what == "held-out images"
+    found = run.find_images()
+    held_out = found.dataset
+    assert found.what == "held-out images"
     assert run.result["train_counts"] == [30, 15, 7]
     assert held_out.counts().tolist() == [4, 4, 4]
     plan = make_plan(config)

@@ -11,7 +11,6 @@ from sla.tasks.classifier.linear_fit import (
     PENALTIES,
     assign_folds,
     cross_validate,
-    fit_logistic,
     fit_reduced,
     reduce,
 )
@@ -23,6 +22,11 @@ def made(count, width, classes=4):
     centres = torch.randn(classes, width, generator=draw)
     features = 0.5 * centres[targets] + torch.randn(count, width, generator=draw).abs() + 1
     return F.normalize(features.double(), dim=1), targets
+
+
+def fit_logistic(features, targets, num_classes, penalty):
+    reduced = reduce(features.unsqueeze(1))
+    return reduced.restore(fit_reduced(reduced, targets, num_classes, penalty))
 
 
 @pytest.mark.parametrize(("count", "width"), [(60, 12), (24, 40)])  # more images than features, and fewer

@@ -7,7 +7,7 @@ from PIL import Image
 from sla.runs.preprocessing import build_pipelines
 from sla.sampling.draws import Draws
 from sla.tasks.classifier import model_defaults
-from sla.tasks.classifier.distil import step_flop
+from sla.tasks.classifier.passes import step_flop
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.registry import make_config
 

@@ -29,7 +29,8 @@ from sla.runs.images_record import read_record
 from sla.runs.signals import StoppedError
 from sla.sampling.draws import seed_of
 from sla.session import train
-from sla.tasks.classifier.distil import Distiller, configure_student, distil_cost
+from sla.tasks.classifier.distil import Distiller, configure_student
+from sla.tasks.classifier.passes import distil_cost
 from sla.tasks.classifier.plan import make_plan
 from sla.tasks.classifier.task import plan_run
 from sla.tasks.classifier.trainer import Trainer

@@ -102,8 +102,9 @@ async function correct(picture, label) {
 
 const least = () => byId("threshold").value / 100;
 
-// The same rule as on the server: a class at its least probability is an answer.
-const answerOf = (picture) => (picture.answer.probability >= least() ? picture.answer.classes[0].class : info.unsure);
+// The same rule as on the server: a class at its least probability is an answer; with one, no picture is that is unlike.
+const isUnsure = ({ probability, unlike }) => probability < least() || (unlike && least() > 0);
+const answerOf = ({ answer }) => (isUnsure(answer) ? info.unsure : answer.classes[0].class);
 const groupOf = (picture) => (picture.error ? "not read" : picture.answer ? (picture.label ?? answerOf(picture)) : null);
 
 function makeCard(one) {

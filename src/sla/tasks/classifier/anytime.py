@@ -67,7 +67,7 @@ def find_rules(outputs: Outputs) -> list[AnytimeRule]:
 def rules_of_images(
     model: Classifier, held_out: Dataset, pipeline: Pipeline, progress: Progress
 ) -> list[AnytimeRule]:
-    """The same from a pass over these images."""
+    """Anytime rules from a pass over held-out images."""
     what = "calibrating anytime inference"
     return find_rules(infer(model, held_out, pipeline, by_view=True, progress=progress, what=what))
 

@@ -13,7 +13,7 @@ from sla.runs.plan import Plan
 from sla.runs.signals import Stop
 from sla.stats import share
 from sla.tasks.classifier.config import ClassifierConfig
-from sla.tasks.classifier.distil import step_flop
+from sla.tasks.classifier.passes import step_flop
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import measure_seconds
 from sla.tasks.classifier.trainer import Trainer

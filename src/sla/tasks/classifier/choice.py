@@ -77,21 +77,20 @@ def choose_model(
         found = compare_hits(hits["last"], hits["best"])
         trained = "best" if found.points.low > 0 else "last"
         lines.append(f"best checkpoint against last: {found.words}; {trained} is kept")
-    found = compare_hits(hits[FEATURES], hits[trained])
     right = {name: int(one.sum()) for name, one in hits.items()}
     names = {FEATURES: "quick", trained: "trained", AVERAGED: "both averaged"}
     names = {name: words for name, words in names.items() if name in candidates}
     usual = usual_model(candidates, steps, trained)
     better = [name for name in names if compare_hits(hits[usual], hits[name]).points.low > 0]
     checkpoint = max(better, key=right.__getitem__, default=usual)
-    shown = [f"{words} {_percent(right[name], count)}" for name, words in names.items()]
+    shown = [f"{words} {share(right[name], count).percent('.1f')}" for name, words in names.items()]
     other = usual_model(candidates, FEWEST_STEPS, trained)
     against = compare_hits(hits[FEATURES], hits[other])
     lines.append(
         f"on {count:,} held-out images: {', '.join(shown)}; {names[other]} against quick {against.words}"
     )
     if checkpoint == FEATURES == usual:
-        why = f"{steps:,} steps of training are too few to beat the quick model"
+        why = f"only {steps:,} steps of training: below {FEWEST_STEPS} the quick model is usually better"
     elif checkpoint == FEATURES:
         why = "the quick model is better"
     elif compare_hits(hits[FEATURES], hits[checkpoint]).points.low > 0:
@@ -107,11 +106,6 @@ def choose_model(
         "inferences": {name: one.inference for name, one in candidates.items()},
         "images": count,
         "right": right,
-        "trained_minus_quick": {**found.points._asdict(), "p": found.p},
         "why": why,
     }
     return chosen, lines
-
-
-def _percent(right: int, count: int) -> str:
-    return share(right, count).percent(".1f")

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sla.backbones.cost import count_flops
 from sla.classifier import Classifier
 from sla.datasets.objects import source_name
 from sla.errors import InputError, SLAWarning, shown
@@ -30,7 +29,7 @@ from sla.runs.folder import find_known_weights, last_checkpoint
 from sla.runs.images_record import read_record, with_recorded_images
 from sla.runs.plan import Plan
 from sla.sampling.loader import Batch
-from sla.tasks.classifier.build import build_model, draw_views, plan_method
+from sla.tasks.classifier.build import draw_views, plan_method
 from sla.tasks.classifier.config import (
     DISTIL,
     DISTILLED,
@@ -39,13 +38,13 @@ from sla.tasks.classifier.config import (
     ClassifierConfig,
     DataConfig,
     GrowConfig,
-    student_share,
     student_steps,
 )
 from sla.tasks.classifier.earlier_run import read_classifier_config, read_finished_config, with_keys
 from sla.tasks.classifier.evaluation import infer
+from sla.tasks.classifier.passes import forward_flop, step_passes
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import join_datasets, step_passes
+from sla.tasks.classifier.unlabelled import join_datasets
 
 # Images are found again by content.
 NOT_SELECTING = {
@@ -129,19 +128,6 @@ def _training_cost(folder: Path, model: Classifier) -> tuple[int, float]:
     position, _ = read_state(last)
     flop = forward_flop(config, model, training=True) * step_passes(config) * position.taken
     return flop, position.seconds
-
-
-def forward_flop(config: ClassifierConfig, model: Classifier, training: bool = False) -> int:
-    """FLOP of one image through the backbone, at its size at test time or in training."""
-    return count_flops(model.backbone, config.model.input_shape(training))
-
-
-def step_flop(plan: Plan[ClassifierConfig]) -> int:
-    """FLOP of one step of training, as a run's cost counts them."""
-    config = plan.config
-    with torch.random.fork_rng(devices=[]):
-        model = build_model(config, plan.train.classes, plan.train.counts(), first=False)
-    return forward_flop(config, model, training=True) * step_passes(config)
 
 
 def plan_student(plan: Plan[ClassifierConfig], progress: Progress = QUIET) -> Plan[ClassifierConfig]:
@@ -281,19 +267,6 @@ class Distiller(Trainer):
 def distil_stage(plan: Plan[ClassifierConfig], group: Group, folder: Path) -> Distiller:
     """The last stage of a run, in its folder below the run's: its teacher is what the run trained."""
     return Distiller(replace(plan, config=student_config(plan.config, folder.parent)), folder, group)
-
-
-def distil_cost(config: ClassifierConfig, images: int) -> tuple[float, float]:
-    """What distillation costs for each step of training, and once; in steps of training, by passes.
-
-    A backward pass counts as two forward ones.
-    """
-    if not config.has_stage(DISTIL):
-        return 0.0, 0.0
-    method, batch, step = plan_method(config), config.run.batch_size or 1, step_passes(config)
-    answers = config.distil.teacher_passes(method, images=0, seen=batch)
-    once = config.distil.teacher_passes(method, images, seen=0)
-    return student_share(config) * (3 * batch + answers) / step, once / step
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ def read_classifier_config(folder: Path) -> ClassifierConfig:
 
 
 def read_finished_config(folder: Path, does: str) -> ClassifierConfig:
-    """The same as the run was trained; refused where it has not finished, or is of another task.
+    """The configuration of a finished run; refused where it has not finished, or is of another task.
 
     `does`: what only classifiers do, for the refusal.
     """

@@ -73,7 +73,7 @@ class Outputs:
         return found
 
     def group_scores(self, old_classes: int) -> dict[str, dict[str, float]]:
-        """Of a model that has grown: accuracy in percent on images of the first, `old`, and of `new` classes.
+        """Accuracy in percent on images of the first, `old`, and of `new` classes, of a model that has grown.
 
         Answers are among all classes. By kind of inference; a group without images is left out.
         """
@@ -219,7 +219,7 @@ def infer_averaged(
 
 
 def check_finite(logits: Tensor, inference: str) -> Tensor:
-    """The same logits (n, N); raises if any is NaN or infinite."""
+    """The logits (n, N) as they are; raises if any is NaN or infinite."""
     bad = int((~(logits.amax(1) - logits.amin(1)).isfinite()).sum())  # no copy of all logits
     if bad:
         raise SLAError(

@@ -30,7 +30,7 @@ from sla.runs.distributed import Group
 from sla.runs.evaluation import evaluating, iterate_eval
 from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint
 from sla.runs.loop import CHECKPOINT_SECONDS, set_train
-from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval
+from sla.runs.metrics import MetricsFile, cautious_temperature, temperature_interval, top_k_accuracy
 from sla.runs.plan import Plan
 from sla.runs.preprocessing import preprocessing_of
 from sla.runs.scores import Scores, read_scores, scores_file, write_scores
@@ -38,9 +38,9 @@ from sla.runs.signals import Stop
 from sla.sampling.draws import Draws, seed_of
 from sla.stats import share
 from sla.tasks.classifier.config import FEATURES, ClassifierConfig
-from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.evaluation import accuracies
 from sla.tasks.classifier.linear_fit import CrossValidated, Reduced, cross_validate, fit_reduced, reduce
+from sla.tasks.classifier.passes import forward_flop
 from sla.tasks.classifier.trainer import EVAL_BATCH, Trainer
 from sla.tasks.classifier.unlike import UnlikeRule, leave_one_out_rule, write_unlike
 
@@ -67,7 +67,7 @@ def _copies(images: int) -> int:
 
 
 def features_flop(config: ClassifierConfig, model: Classifier, images: int) -> int:
-    """Of the first stage of a run with this backbone: so many pictures, mirrored too where that is tried."""
+    """FLOP of the first stage of a run: so many pictures, mirrored too where that is tried."""
     return forward_flop(features_config(config, images), model) * images * _copies(images)
 
 
@@ -238,7 +238,7 @@ class FeatureFit(Trainer):
             head.weight.copy_(linear.weight)  # type: ignore[operator]
             head.bias.copy_(linear.bias)  # type: ignore[operator]
         self.found = {"penalty": chosen.penalty, "mirrored": best > 0}
-        row = {"train": _percent(linear.logits(unit[:, 0]), targets)}
+        row = {"train": top_k_accuracy(linear.logits(unit[:, 0]), targets)}
         if len(chosen.logits):
             wanted = targets[chosen.held]
             right = int((chosen.logits.argmax(1) == wanted).sum())
@@ -256,10 +256,6 @@ class FeatureFit(Trainer):
         return row, Scores({"single": chosen.logits.float()}, keys)
 
 
-def _percent(logits: Tensor, targets: Tensor) -> float:
-    return 100 * (logits.argmax(1) == targets).double().mean().item()
-
-
 def cross_validated_accuracy(found: dict[str, Any]) -> str:
     """What cross-validation found of the quick model; empty where it had too few pictures."""
     if "right" not in found:
@@ -270,7 +266,7 @@ def cross_validated_accuracy(found: dict[str, Any]) -> str:
 
 
 def describe_quick(found: dict[str, Any]) -> str:
-    """The same in a line about the quick model."""
+    """What cross-validation found, in a line about the quick model."""
     unknown = "no class has two pictures, so its accuracy is unknown"
     return f"quick model: frozen features; {cross_validated_accuracy(found) or unknown}"
 

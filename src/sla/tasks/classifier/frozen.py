@@ -8,34 +8,32 @@ from torch import Tensor
 from sla.accelerate import Engine
 from sla.augment.ops import Pipeline
 from sla.augment.preprocessing import Preprocessing
-from sla.backbones import find_weights
+from sla.backbones import PRETRAINED, find_weights
 from sla.classifier import Classifier
-from sla.errors import InputError
 from sla.factory import create
 from sla.images.store import Dataset
 from sla.methods import Features
 from sla.runs.evaluation import iterate_eval
+from sla.runs.preprocessing import published_preprocessing
 
-BACKBONE = "efficientnet_lite0"
 
-
-def open_pretrained(backbone: str = BACKBONE) -> tuple[Classifier, Preprocessing]:
+def open_pretrained() -> tuple[Classifier, Preprocessing]:
     """A backbone with its published weights, and what pictures go through before it; its head is unused."""
-    weights = find_weights(backbone)
-    if weights is None:
-        raise InputError(f"{backbone}: no weights are published with it here; {BACKBONE} has some")
-    mean, std, size = weights.input
-    model = create(backbone, 2, Features(), pretrained=True).eval()
-    return model, Preprocessing("resized", size, size * 8 // 7, mean, std)
+    weights = find_weights(PRETRAINED)
+    assert weights is not None
+    model = create(PRETRAINED, 2, Features(), pretrained=True).eval()
+    return model, published_preprocessing(weights)
 
 
 @torch.inference_mode()
-def embed(model: Classifier, dataset: Dataset, pipeline: Pipeline, **passing: Any) -> Tensor:
-    """Features (n, D) of unchanged images, by the fastest copy of the model, on the CPU.
+def embed(
+    model: Classifier, dataset: Dataset, pipeline: Pipeline, *, fast: bool = True, **passing: Any
+) -> Tensor:
+    """Features (n, D) of unchanged images, on the CPU; `fast`: by the fastest copy of the model.
 
     `passing`: batch_size, workers, progress and what, as `iterate_eval` has them.
     """
-    found, engine = [torch.zeros(0, model.num_features)], Engine(model, len(dataset))
+    found, engine = [torch.zeros(0, model.num_features)], Engine(model, len(dataset), fast)
     for batch in iterate_eval(model, dataset, **passing):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         with engine.on(images) as used:

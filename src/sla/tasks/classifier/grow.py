@@ -24,11 +24,10 @@ from sla.runs.images_record import TRAIN
 from sla.runs.plan import Plan
 from sla.sampling.draws import seed_of
 from sla.tasks.classifier.config import ClassifierConfig, EarlierData, GrowConfig
-from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.earlier_run import read_finished_config, with_keys
 from sla.tasks.classifier.growth_images import earlier_file, embedded_images, read_earlier_record
+from sla.tasks.classifier.passes import forward_flop, step_passes
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import step_passes
 
 RATE = 0.5  # of the learning rate of the first run
 

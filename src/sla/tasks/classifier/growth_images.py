@@ -19,13 +19,13 @@ from sla.images.joined import Joiner
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import override
-from sla.runs.evaluation import iterate_eval
 from sla.runs.folder import find_known_weights
 from sla.runs.images_record import TRAIN, UNUSED, VAL, ImagesRecord, read_record
 from sla.runs.preprocessing import read_preprocessing
 from sla.sampling.protocols import places_by_class
 from sla.tasks.classifier.config import ClassifierConfig
-from sla.tasks.classifier.split import join_splits, load_parts, split_images
+from sla.tasks.classifier.frozen import embed
+from sla.tasks.classifier.split import join_splits, load_parts, split_images, training_images
 
 
 class GrownImages(NamedTuple):
@@ -64,11 +64,11 @@ def find_grown_images(
         some, run = listed([shown(name) for name in both]), shown(config.grow.run or "")
         raise InputError(f"{shown(config.data.source)}: {run} has {some} already: it grows by new classes")
     classes = (*old_classes, *new.train.classes)
-    joiner = Joiner(_training_images(parts), classes)
+    joiner = Joiner(training_images(parts), classes)
     train, val = split_images(config, new, reasons)
     trained, held = [train], [] if val is None else [val]
     if earlier:
-        kept, old_held = _old_images(config, joiner.join(_training_images(earlier)), weights, progress)
+        kept, old_held = _old_images(config, joiner.join(training_images(earlier)), weights, progress)
         trained, held = [kept, *trained], [old_held, *held]
     reasons.append(_describe(config, len(old_classes), new.train.num_classes, trained))
     val = joiner.join(held) if any(map(len, held)) else None
@@ -104,17 +104,12 @@ def choose_kept(
     """`keep` images of each class by `herd`, all where there are no more."""
     if not embedded_images(dataset.counts(), keep):
         return dataset.subset(np.arange(len(dataset)) if keep else [])
-    pipeline, found = read_preprocessing(model.about).eval_pipeline(), list[Tensor]()
-    for batch in iterate_eval(model, dataset, workers=workers, progress=progress, what="images to keep"):
-        images = pipeline(batch.images, batch.draws, batch.aspect)
-        found.append(model.features(images).float().cpu())
-    features = torch.cat(found)
+    pipeline = read_preprocessing(model.about).eval_pipeline()
+    # Never by a faster copy: rounding could choose other images.
+    passing = {"workers": workers, "progress": progress, "what": "images to keep"}
+    features = embed(model, dataset, pipeline, fast=False, **passing)
     places = [some[herd(features[some], keep)] for some in places_by_class(dataset) if len(some)]
     return dataset.subset(np.sort(np.concatenate(places)))
-
-
-def _training_images(parts: Sequence[Splits]) -> list[Dataset]:
-    return [some for part in parts for some in (part.train, part.val) if some is not None]
 
 
 def _load_parts(config: ClassifierConfig, progress: Progress) -> tuple[ClassifierConfig, list[Splits]]:
@@ -133,7 +128,7 @@ def _load_parts(config: ClassifierConfig, progress: Progress) -> tuple[Classifie
 def _old_images(
     config: ClassifierConfig, old: Dataset, weights: Path, progress: Progress
 ) -> tuple[Dataset, Dataset]:
-    """Of the images of old classes those that are kept, and those that the earlier run held out."""
+    """The images of old classes that are kept, and those that the earlier run held out."""
     record, name = read_earlier_record(config), shown(config.grow.run or "")
     matched = record.match(old, dataset_keys(old, progress, record.by), [TRAIN, VAL, UNUSED])
     if gone := matched.gone[TRAIN] + matched.gone[VAL]:

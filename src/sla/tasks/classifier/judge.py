@@ -137,7 +137,7 @@ class Judge:
         return {"workers": self.trainer.config.data.workers or 0, "progress": self.progress, "what": what}
 
     def _class_means(self, model: Classifier) -> Tensor | None:
-        """Of the features of training images, where held-out ones can calibrate a rule for unlike pictures.
+        """Class means of features of training images, where held-out ones can calibrate the unlike rule.
 
         None of a quick model, which has its rule from all its training images, and where a class has none.
         """
@@ -163,6 +163,6 @@ def _pipeline(model: Classifier) -> Pipeline:
 def _cross_validated_temperature(
     headline: str, fitted: dict[str, Any]
 ) -> tuple[dict[str, float], dict[str, Sequence[float]]]:
-    """That of the quick model, and its interval, by kind of inference; nothing of another model."""
+    """The quick model's temperature, and its interval, by kind of inference; nothing of another model."""
     temperatures = {headline: fitted["temperature"]} if "temperature" in fitted else {}
     return temperatures, {headline: ends} if (ends := fitted.get("temperature_interval")) else {}

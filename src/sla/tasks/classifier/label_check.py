@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sla.backbones import find_weights
+from sla.backbones import PRETRAINED, find_weights
 from sla.datasets.entry import SPLIT_NAMES
 from sla.datasets.objects import source_name
 from sla.errors import InputError, shown
@@ -14,9 +14,10 @@ from sla.images.content import dataset_keys, key_kind
 from sla.images.store import Dataset, Splits
 from sla.progress import QUIET, Progress
 from sla.runs.metrics import cautious_temperature
+from sla.runs.preprocessing import enlarged
 from sla.runs.scores import ROWS
 from sla.tasks.classifier.features import read_cross_validated
-from sla.tasks.classifier.frozen import BACKBONE, embed, open_pretrained
+from sla.tasks.classifier.frozen import embed, open_pretrained
 from sla.tasks.classifier.label_doubts import Judged, LabelCheck
 from sla.tasks.classifier.linear_fit import cross_validate, reduce
 from sla.tasks.classifier.run import Run
@@ -25,13 +26,13 @@ from sla.tasks.classifier.split import same_classes
 
 def stored_size() -> int:
     """Pixels per side at which `check_by_features` wants pictures; refused where it cannot work."""
-    weights = find_weights(BACKBONE)
+    weights = find_weights(PRETRAINED)
     if weights is None or not weights.available:
         raise InputError(
             f"checking labels needs the features of a pretrained network: {install_command('pretrained')}; "
             "or a run that has held these pictures out: --run RUN"
         )
-    return weights.input.resolution * 8 // 7
+    return enlarged(weights.input.resolution)
 
 
 def check_by_features(splits: Splits, progress: Progress = QUIET) -> LabelCheck:
@@ -59,7 +60,7 @@ def check_by_features(splits: Splits, progress: Progress = QUIET) -> LabelCheck:
         start, row = start + len(part), row + count
     alone = len(targets) - row
     notes = (f"{alone:,} pictures are not judged: each is the only one of its class",) if alone else ()
-    return LabelCheck(classes, judged, f"frozen features of {BACKBONE}, cross-validated", notes)
+    return LabelCheck(classes, judged, f"frozen features of {PRETRAINED}, cross-validated", notes)
 
 
 def held_out_logits(

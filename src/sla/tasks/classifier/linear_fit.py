@@ -74,17 +74,11 @@ def reduce(features: Tensor) -> Reduced:
     return Reduced((rows @ basis).unflatten(0, features.shape[:2]), centre, basis)
 
 
-def fit_logistic(features: Tensor, targets: Tensor, num_classes: int, penalty: float) -> Linear:
-    """argmin over W, b of mean_i CE(W x_i + b, y_i) + penalty / 2 |W|^2: features (n, D), targets (n,).
+def fit_reduced(reduced: Reduced, targets: Tensor, num_classes: int, penalty: float) -> Linear:
+    """argmin over W, b of mean_i CE(W x_i + b, y_i) + penalty / 2 |W|^2, on all rows (n, c, d) of all images.
 
     The bias is not penalised, so shifting all features changes nothing.
     """
-    reduced = reduce(features.unsqueeze(1))
-    return reduced.restore(fit_reduced(reduced, targets, num_classes, penalty))
-
-
-def fit_reduced(reduced: Reduced, targets: Tensor, num_classes: int, penalty: float) -> Linear:
-    """The same from coordinates (n, c, d), on all rows of all images."""
     rows, copies = reduced.features.flatten(0, 1), reduced.features.shape[1]
     weights = rows.new_full((len(rows), 1), 1 / len(rows))
     found = _minimise(rows, targets.repeat_interleave(copies), weights, num_classes, penalty, EXACTLY)[0]
@@ -95,7 +89,6 @@ def cross_validate(
     reduced: Reduced,
     targets: Tensor,
     num_classes: int,
-    seed: int = 0,
     progress: Progress = QUIET,
     *,
     every: bool = False,
@@ -105,7 +98,7 @@ def cross_validate(
     Penalties are tried from the strongest on, until the cross entropy rises. All folds are fitted at once.
     `every` image is held out in turn, also of many.
     """
-    fold = torch.from_numpy(assign_folds(targets.numpy(), seed, every=every))
+    fold = torch.from_numpy(assign_folds(targets.numpy(), every=every))
     count = int(fold.max()) + 1
     held = fold >= 0
     best = CrossValidated(
@@ -171,11 +164,11 @@ def _minimise(
     return both.detach() * scale
 
 
-def assign_folds(targets: np.ndarray, seed: int = 0, *, every: bool = False) -> np.ndarray:
+def assign_folds(targets: np.ndarray, *, every: bool = False) -> np.ndarray:
     """The fold in which each image is held out, (n,), -1 for none: every class is spread over the folds.
 
-    The order within a class is by the seed. Of many images only the first fold is held out, unless `every`
-    one is asked for.
+    The order within a class is drawn, always alike. Of many images only the first fold is held out, unless
+    `every` one is asked for.
     """
     counts, total = np.bincount(targets), len(targets)
     folds = min(FOLDS if total <= SMALL else FEW_FOLDS, int(counts.max(initial=0)))
@@ -184,7 +177,7 @@ def assign_folds(targets: np.ndarray, seed: int = 0, *, every: bool = False) -> 
         return fold
     for label in np.flatnonzero(counts):
         places = np.flatnonzero(targets == label)
-        order = np.random.default_rng(seed_of(seed, "folds", int(label))).permutation(places)
+        order = np.random.default_rng(seed_of(0, "folds", int(label))).permutation(places)
         fold[order] = (first + np.arange(len(places))) % folds
         first += len(places)  # so that small classes do not all begin with fold 0
     return np.where(fold > 0, -1, fold) if total >= MANY and not every else fold

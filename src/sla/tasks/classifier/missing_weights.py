@@ -4,16 +4,15 @@ import math
 import warnings
 from dataclasses import replace
 
+from sla.backbones import PRETRAINED
 from sla.errors import SLAWarning
 from sla.extras import install_command
+from sla.progress import duration
 from sla.runs.defaults import TINY, has_pretrained, override
 from sla.runs.plan import Plan
-from sla.runs.timing import duration
 from sla.tasks.classifier.config import ClassifierConfig
 from sla.tasks.classifier.plan import choose_training, choose_views_per_step
 from sla.tasks.classifier.step_time import measure_seconds
-
-PRETRAINED = "efficientnet_lite0"
 
 
 def lacks_weights(plan: Plan[ClassifierConfig]) -> bool:

@@ -1,10 +1,12 @@
 """Defaults of a classifier's model: backbone, weights, resolution, and the method that suits them."""
 
+from sla.backbones import PRETRAINED
 from sla.datasets.catalogue import CATALOGUE
 from sla.datasets.objects import Objects
 from sla.images.store import Dataset, Splits, spread
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import TINY, fill_missing, has_pretrained, native_size, override, small_backbone
+from sla.runs.preprocessing import enlarged
 from sla.runs.weights import describe_start, origin_resolution
 from sla.tasks.classifier.config import DISTIL, DISTILLED, FEATURES, ClassifierConfig
 from sla.tasks.classifier.features import own_resolution
@@ -99,7 +101,7 @@ def _model_for(
         chosen = f"crop({max(native // 8, 1)})" + ("" if grey else ", flip")
         return config.model_copy(update={"augment": config.augment or chosen})
     pretrained = has_pretrained() and not grey
-    chosen = config.model.backbone or ("efficientnet_lite0" if pretrained else "resnet18")
+    chosen = config.model.backbone or (PRETRAINED if pretrained else "resnet18")
     has_weights = has_pretrained(chosen) and not grey
     resolution = min(128 if slow else 224, max(96, native // 32 * 32))
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if has_weights else "none")
@@ -111,9 +113,8 @@ def _model_for(
             f"first the quick model, on frozen features at {own} pixels; then training from its head"
         )
     config = fill_missing(config, "model", resolution=own if config.is_features else resolution)
-    # A little larger than what the network sees, so that a box of the picture keeps its detail.
     seen = max(config.model.resolution or 0, own if config.has_stage(FEATURES) else 0)
-    config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7))
+    config = fill_missing(config, "data", stored_size=min(native, enlarged(seen)))
     reasons.append(
         f"{why}{config.model.backbone} {describe_start(config)}, at {config.model.resolution} pixels"
     )

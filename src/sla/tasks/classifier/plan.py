@@ -160,6 +160,7 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
     config = fill_missing(config, "run", batch_size=max(batch // processes, 1) * processes)
     name = config.optimizer.name or ("adamw" if tuned else "sgd")
     defaults = {"sgd": (0.01 if tuned else 0.1, 5e-4), "adamw": (1e-3, 0.05)}[name]
+    rises = config.optimizer.schedule == "onecycle"  # by itself
     config = fill_missing(
         config,
         "optimizer",
@@ -168,11 +169,9 @@ def choose_training(config: ClassifierConfig, images: int, reasons: list[str]) -
         weight_decay=defaults[1],
         backbone_factor=0.3 if tuned else 1.0,
         fixed_norms=config.model.weights == "pretrained",
-    )
-    rises = config.optimizer.schedule == "onecycle"  # by itself
-    if "warmup" not in config.optimizer.model_fields_set and not (rises and not tuned):
         # Without it a plain classifier may not begin to learn at the full rate; joint labels bear it.
-        config = override(config, "optimizer", warmup=0.1 if tuned else 0.05)
+        warmup=0.1 if tuned else 0.0 if rises else 0.05,
+    )
     if all(getattr(config.run, name) is None for name in ("iterations", "epochs", "flop", "minutes")):
         # Fewer images need more passes: from scratch, a network wants about two thousand steps to settle.
         # Steps with some of the views cost less, so there are more of them.

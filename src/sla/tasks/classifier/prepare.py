@@ -4,19 +4,18 @@ import warnings
 from dataclasses import replace
 
 from sla.errors import SLAWarning
-from sla.progress import QUIET, Progress
+from sla.progress import QUIET, Progress, duration
 from sla.runs.config import MOST_STEPS
-from sla.runs.deadline import Deadline
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
-from sla.runs.timing import duration
 from sla.tasks.classifier.auto_views import TRIED, choose_views
+from sla.tasks.classifier.choice import FEWEST_STEPS
 from sla.tasks.classifier.config import AUTO, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.data_summary import describe_data
-from sla.tasks.classifier.distil import distil_cost, step_flop
 from sla.tasks.classifier.features import features_seconds
 from sla.tasks.classifier.missing_weights import lacks_weights, warn_of_missing_weights
+from sla.tasks.classifier.passes import distil_cost, step_flop
 from sla.tasks.classifier.plan import with_views
 from sla.tasks.classifier.step_time import Mode, choose_mode, measure_seconds
 from sla.tasks.classifier.time_shares import AMPLE, evaluation_steps, steps_in
@@ -43,11 +42,9 @@ def prepare(
         return plan  # a step needs its teacher to be timed; the quick model has none
     timed = run.iterations is None and run.minutes is not None
     quick = 0.0
-    if timed:
-        plan = replace(plan, deadline=plan.deadline or Deadline(60 * (run.minutes or 0)))
-        if plan.config.has_stage(FEATURES):
-            progress.message("timing the features of a few pictures")
-            quick = group.share(features_seconds(plan) if group.leads else None)
+    if timed and plan.config.has_stage(FEATURES):
+        progress.message("timing the features of a few pictures")
+        quick = group.share(features_seconds(plan) if group.leads else None)
     elif many and announced and plan.config.has_stage(FEATURES):
         _announce_quick(plan, progress)
     if plan.config.method.views == AUTO:
@@ -136,6 +133,9 @@ def _fix_length(
             said = f"about {fitting_in:,} iterations{more if plan.config.has_stage(DISTIL) else ''}"
             time = f"{run.minutes:g} minute{'' if run.minutes == 1 else 's'}"
             progress.message(f"{said} fit into {time}; the schedule follows the clock")
+            if plan.config.has_stage(FEATURES) and fitting_in < FEWEST_STEPS:
+                few = "usually no better than the quick model, which then answers: more minutes may gain"
+                progress.message(f"fewer than {FEWEST_STEPS} steps are {few}")
     config = plan.config.model_copy(update={"run": run.model_copy(update=changes)})
     return replace(plan, config=config), total
 

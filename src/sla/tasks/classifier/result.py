@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from sla.classifier import Classifier
-from sla.factory import load, read_saved
 from sla.progress import Progress
 from sla.runs.checkpoint import WEIGHTS, check_file, read_state, step_of
 from sla.runs.folder import CONFIG, last_checkpoint
@@ -14,17 +13,16 @@ from sla.stats import share
 from sla.tasks.classifier.averaged import average_with_quick
 from sla.tasks.classifier.choice import MODELS, Candidate, choose_model, usual_model
 from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES
-from sla.tasks.classifier.distil import forward_flop
 from sla.tasks.classifier.features import features_config, features_flop
 from sla.tasks.classifier.judge import Judge, JudgedCheckpoint, is_slow
+from sla.tasks.classifier.passes import forward_flop, step_passes
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.use_all import read_judgement
 from sla.tasks.classifier.view_accuracy import advise, measure_views
 
 
 def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
-    """Accuracies by kind of inference, last and best on val, and what they cost. Test chooses nothing."""
+    """Accuracies by checkpoint and kind of inference, and what they cost. Test chooses nothing."""
     plan, folder = trainer.plan, _run_folder(trainer)
     parts = [("held-out", plan.val), ("test", plan.test)]
     if said := " and ".join(f"{len(some):,} {name}" for name, some in parts if some is not None):
@@ -35,8 +33,10 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     if quick is not None:
         check_file(quick / WEIGHTS)
         judged[FEATURES] = step_of(quick), judge.judge(FEATURES, quick / WEIGHTS)
-        if (both := _average(trainer, quick)) is not None:
-            judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
+        if trainer.teacher is None:  # a student began with neither
+            both = average_with_quick(trainer, judged[FEATURES][1].model, judged["last"][1].weights)
+            if both is not None:
+                judged[AVERAGED] = step_of(both.parent), judge.judge(AVERAGED, both)
     found = {name: one for name, (_, one) in judged.items()}
     chosen = None if quick is None else _choose(found, trainer.position.taken, progress)
     if (judgement := read_judgement(folder)) is not None:
@@ -48,6 +48,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         same = next((known for known in scores if judged[known][1] is one), None)
         scores[name] = scores[same] if same else {"step": step, **judge.test(one)}
     _say_uncalibrated(found, progress)
+    fitted = found.get(FEATURES, found["last"]).model.about.get("cross_validation")
     return {
         "headline": trainer.model.method.headline,
         "accuracies": scores,
@@ -60,7 +61,7 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
         **({} if chosen is None else {"chosen": chosen}),
         **({} if judgement is None else {"judged_by": judgement.about()}),
         **trainer.about(),
-        **_cross_validation(quick or last_checkpoint(trainer.folder)),
+        **({"cross_validation": fitted} if fitted else {}),
         "seed": trainer.config.run.seed,
         "images": {
             "train": len(plan.train),
@@ -74,14 +75,6 @@ def make_result(trainer: Trainer, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _average(trainer: Trainer, quick: Path) -> Path | None:
-    """The average of the last checkpoint and the quick model; None after a stage that begins with neither."""
-    last = last_checkpoint(trainer.folder)
-    if last is None or trainer.teacher is not None:
-        return None
-    return average_with_quick(trainer, load(quick / WEIGHTS, trainer.device), last / WEIGHTS)
-
-
 def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) -> None:
     for checkpoint, one in found.items():
         failed = [inference for inference, value in one.temperatures.items() if at_limit(value)]
@@ -91,13 +84,13 @@ def _say_uncalibrated(found: dict[str, JudgedCheckpoint], progress: Progress) ->
 
 
 def _run_folder(trainer: Trainer) -> Path:
-    """That of the whole run, of which the trainer may be a later stage."""
+    """The folder of the whole run, of which the trainer may be a later stage."""
     folder = trainer.folder
     return folder.parent if folder.name == DISTIL and not (folder / CONFIG).is_file() else folder
 
 
 def _choose(found: dict[str, JudgedCheckpoint], steps: int, progress: Progress) -> dict[str, Any]:
-    """The model that answers by default, by the held-out images; said in a few lines."""
+    """Choose the model that answers by default on the held-out images, and say why in a few lines."""
     held = found["last"].held_out
     if held is None:
         usual, why = usual_model(found, steps), "nothing was held out to compare models with"
@@ -118,13 +111,6 @@ def _choose(found: dict[str, JudgedCheckpoint], steps: int, progress: Progress) 
     for line in lines:
         progress.message(line)
     return chosen
-
-
-def _cross_validation(checkpoint: Path | None) -> dict[str, Any]:
-    """What the quick model found by cross-validation, from its file."""
-    assert checkpoint is not None
-    found = read_saved(checkpoint / WEIGHTS)[0]["about"].get("cross_validation")
-    return {"cross_validation": found} if found else {}
 
 
 def _with_quick(cost: dict[str, Any], trainer: Trainer, quick: Path | None) -> dict[str, Any]:

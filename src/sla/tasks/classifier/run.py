@@ -21,7 +21,8 @@ from sla.images.storage import OnBadImage
 from sla.images.store import Dataset, Splits
 from sla.inference import check_inference
 from sla.progress import QUIET, Progress
-from sla.runs.folder import find_model_file, last_checkpoint
+from sla.runs.checkpoint import find_checkpoint, step_of
+from sla.runs.folder import MAIN_STAGE, find_model_file, last_checkpoint, read_result
 from sla.runs.images_record import TRAIN, VAL
 from sla.runs.metrics import at_limit
 from sla.runs.preprocessing import build_train_pipeline, file_images, read_preprocessing
@@ -29,17 +30,10 @@ from sla.runs.run import CHOSEN, OpenedRun, ScoreTable
 from sla.runs.scores import Scores
 from sla.tasks.classifier.anytime import require_rule, rule_at, rules_of_images
 from sla.tasks.classifier.choice import MODELS
-from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
+from sla.tasks.classifier.config import AVERAGED, DISTIL, FEATURES, ClassifierConfig, student_steps
 from sla.tasks.classifier.evaluation import Outputs, Prepare, infer, infer_averaged
 from sla.tasks.classifier.features import features_steps
 from sla.tasks.classifier.kept_scores import find_outputs, read_kept
-from sla.tasks.classifier.opened_model import (
-    chosen_checkpoint,
-    find_opened_file,
-    folders_with,
-    judged_inference,
-    stage_of,
-)
 from sla.tasks.classifier.predict import as_sequence, predict_images
 from sla.tasks.classifier.result_check import check_result
 from sla.tasks.classifier.score_table import make_table
@@ -85,24 +79,37 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def stage(self) -> str:  # type: ignore[override]
         """The last one, whose model is the student, once it has begun; the first for the quick model."""
-        return stage_of(self.folder, self.checkpoint)
+        if self.checkpoint == FEATURES:
+            return FEATURES
+        has_student = self.checkpoint != AVERAGED and last_checkpoint(self.folder, DISTIL) is not None
+        return DISTIL if has_student else MAIN_STAGE
 
     @property
     def steps(self) -> int:
-        """Of the stage whose model it has, in all."""
+        """All steps of the stage whose model it has."""
         if self.record is not None and (self.stage == FEATURES or self.config.is_features):
             return features_steps(self.record.count(TRAIN))
         return student_steps(self.config) if self.stage == DISTIL else super().steps
 
     def choose_checkpoint(self) -> str:
         """What the result says; of a run that has only begun, what it has."""
-        return chosen_checkpoint(self.folder)
+        chosen = read_result(self.folder).get("chosen", {}).get("checkpoint")
+        if chosen in (FEATURES, AVERAGED, "last", "best"):
+            return str(chosen)
+        quick_alone = last_checkpoint(self.folder, FEATURES) and not last_checkpoint(self.folder)
+        return FEATURES if quick_alone else "last"
 
     @property
     def headline(self) -> str:
         """The inference that answers by default: as chosen on held-out images, else that of the method."""
-        named = judged_inference(self.result, self.checkpoint)
+        named = self.judged_inference(self.checkpoint)
         return named if named in self.model.inferences else self.model.method.headline
+
+    def judged_inference(self, checkpoint: str) -> str | None:
+        """The inference by which held-out images judged a checkpoint; None where nothing was chosen."""
+        chosen = self.result.get("chosen", {})
+        named = chosen.get("inferences", {}).get(checkpoint)
+        return named or (chosen.get("inference") if chosen.get("checkpoint") == checkpoint else None)
 
     @cached_property
     def quick(self) -> "Run | None":
@@ -123,13 +130,28 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
     @property
     def own_unlike_rule(self) -> UnlikeRule | None:
         """The rule by features of this model; None where too few images were held out."""
-        rules = (read_unlike(folder) for folder in folders_with(self.model_file))
+        rules = (read_unlike(folder) for folder in self._checkpoint_folders())
         return next((rule for rule in rules if rule is not None), None)
 
     @property
     def model_file(self) -> Path:
-        """That of the checkpoint; `features` is the quick model of the first stage."""
-        return find_opened_file(self.folder, self.checkpoint, self.stage)
+        """The file with the model of the checkpoint; `features` is the quick model of the first stage."""
+        folder = self.folder
+        if self.checkpoint == AVERAGED and find_checkpoint(folder / "checkpoint", AVERAGED) is None:
+            raise InputError(
+                f"{shown(folder)}: this run has no averaged checkpoint; --checkpoint last is the trained "
+                "model, --checkpoint features the quick one, where there is one"
+            )
+        if self.checkpoint != FEATURES:
+            return find_model_file(folder, self.checkpoint, self.stage)
+        if last_checkpoint(folder, FEATURES) is None:
+            raise InputError(f"{shown(folder)}: this run has no stage features")
+        return find_model_file(folder, "last", FEATURES)
+
+    def _checkpoint_folders(self) -> list[Path]:
+        """The folders with this model: of a best that is also last, other files lie beside last alone."""
+        own = self.model_file.parent
+        return [own, *own.parent.glob(f"last-{step_of(own):08d}")]
 
     @cached_property
     def teacher(self) -> Classifier | None:
@@ -282,8 +304,8 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         return self.evaluate(dataset, progress, inferences=inferences, **options)
 
     def kept_scores(self, split: str, inferences: Sequence[str] | None = None) -> Scores | None:
-        """Those of this run's model, by all kinds of inference or by these."""
-        return read_kept(folders_with(self.model_file), split, inferences)
+        """Scores of this run's model, by all kinds of inference or by these."""
+        return read_kept(self._checkpoint_folders(), split, inferences)
 
     def group_scores(self, outputs: Outputs) -> dict[str, dict[str, float]]:
         """Accuracy on images of old and of new classes, of a run that has grown; {} of another."""
@@ -320,6 +342,12 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
 
         Images that the run trained on are left out, with a note.
         """
+        return self.images(data, on_bad_image, progress).dataset
+
+    def images(
+        self, data: Any = None, on_bad_image: OnBadImage | None = None, progress: Progress = QUIET
+    ) -> FoundImages:
+        """The same, and what they are; refused where there are none."""
         found = self.find_images(data, on_bad_image, progress)
         if found is None:
             source = shown(source_name(self.config.data.source))
@@ -327,27 +355,7 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
                 f"{source} has no test images, and none were held out: name the data to evaluate on"
             )
         self.warn(found.notes)
-        return found.dataset
-
-    def unseen(
-        self,
-        on_bad_image: OnBadImage | None = None,
-        progress: Progress = QUIET,
-        *,
-        by_content: bool = True,
-        **options: Any,
-    ) -> tuple[Dataset, str] | None:
-        """The run's own test images, else its held-out ones, and their name; None where it has neither.
-
-        Not `by_content`: by the number of images alone, which needs no image read.
-        """
-        splits = self.load_splits(None, on_bad_image, progress, **options)
-        found = self.find_images(None, on_bad_image, progress, splits, by_content=by_content)
-        if found is None:
-            return None
-        if by_content:
-            self.warn(found.notes)
-        return found.dataset, found.what
+        return found
 
     def find_images(
         self,
@@ -355,22 +363,19 @@ class Run(OpenedRun[ClassifierConfig, Classifier]):
         on_bad_image: OnBadImage | None = None,
         progress: Progress = QUIET,
         splits: Splits | None = None,
-        *,
-        by_content: bool = True,
     ) -> FoundImages | None:
-        """What `dataset` and `unseen` take, with notes on what has changed; `splits`: as loaded already."""
+        """What `dataset` takes, with notes on what has changed; `splits`: as loaded already."""
         splits = splits or self.load_splits(data, on_bad_image, progress)
-        record = self.record if by_content else None
         if data is not None:
-            return find_named(record, splits, data, self.config, self.folder, progress)
-        if record is not None and splits is not self.splits:
-            return find_own(record, splits, self.config.data.source, self.folder, progress)
+            return find_named(self.record, splits, data, self.config, self.folder, progress)
+        if self.record is not None and splits is not self.splits:
+            return find_own(self.record, splits, self.config.data.source, self.folder, progress)
         # A run that has just ended, or an old one.
-        notes = [unrecorded(self.folder)] if by_content and splits is not self.splits else []
+        notes = [unrecorded(self.folder)] if splits is not self.splits else []
         return find_by_number(self.config, splits, self.result.get("images", {}), self.folder, notes)
 
     def warn(self, notes: Sequence[str]) -> None:
-        """Of an unfinished run, and of images that differ from what the run had."""
+        """Warn of an unfinished run, and of images that differ from what the run had."""
         self.warn_if_unfinished()
         for note in notes:
             warnings.warn(note, SLAWarning)

@@ -8,7 +8,8 @@ from sla.tasks.classifier.config import DISTILLED, FEATURES
 
 HEADER = ("", "inference", "accuracy %", "95% interval", "ECE %")
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
-STARS = "* the headline. Held-out images (val) chose checkpoint and model; test images chose nothing."
+STARS = "* the headline."
+NOTHING = "test images chose nothing."
 
 
 def make_table(result: dict[str, Any], method: str, student: bool = False) -> ScoreTable:
@@ -29,7 +30,16 @@ def make_table(result: dict[str, Any], method: str, student: bool = False) -> Sc
                     rows.append((f"{name}, {split}", inference + (" *" if marked else ""), *numbers))
     views = result.get("view_accuracy")
     advice = () if views is None else (f"{method}: {views['advice']}",)
-    return ScoreTable((*HEADER, *(GROUPS if grown else ())), rows, advice, (STARS,))
+    return ScoreTable((*HEADER, *(GROUPS if grown else ())), rows, advice, (_legend(result),))
+
+
+def _legend(result: dict[str, Any]) -> str:
+    """What the star means, and which images chose something."""
+    if "chosen" in result:
+        return f"{STARS} Held-out images (val) chose checkpoint and model; {NOTHING}"
+    if "best" in result["accuracies"]:
+        return f"{STARS} Held-out images (val) chose the best checkpoint; {NOTHING}"
+    return f"{STARS} {NOTHING.capitalize()}"
 
 
 def _name_model(method: str, student: bool, checkpoint: str, inference: str) -> str | None:

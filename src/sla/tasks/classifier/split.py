@@ -102,10 +102,15 @@ def join_splits(parts: Sequence[Splits], classes: Sequence[str] | None = None) -
     if twice := next((name for name in classes if classes.count(name) > 1), None):
         where = " and ".join(shown(part.name) for part in parts if twice in part.train.classes)
         raise InputError(f"class {shown(twice)!r} is in {where}: a run grows by new classes alone")
-    pool = [some for part in parts for some in (part.train, part.val) if some is not None]
+    pool = training_images(parts)
     tests = [part.test for part in parts if part.test is not None]
     test = Joiner(tests, classes).join(tests) if len(tests) == len(parts) else None
     return replace(parts[-1], train=Joiner(pool, classes).join(pool), val=None, test=test)
+
+
+def training_images(parts: Sequence[Splits]) -> list[Dataset]:
+    """All that a run may train on, with what the owners of the data hold out."""
+    return [some for part in parts for some in (part.train, part.val) if some is not None]
 
 
 def split_images(

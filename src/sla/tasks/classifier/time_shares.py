@@ -12,10 +12,9 @@ from sla.runs.folder import MAIN_STAGE
 from sla.runs.plan import Plan
 from sla.tasks.classifier.build import plan_method
 from sla.tasks.classifier.config import DISTIL, FEATURES, ClassifierConfig, student_steps
-from sla.tasks.classifier.distil import distil_cost
 from sla.tasks.classifier.features import own_resolution
+from sla.tasks.classifier.passes import distil_cost, step_passes
 from sla.tasks.classifier.trainer import Trainer
-from sla.tasks.classifier.unlabelled import step_passes
 from sla.tasks.classifier.view_accuracy import ENOUGH
 
 CHECKPOINTS = 2  # that are tested at the end: last and best; an average comes after a quick model

@@ -209,7 +209,7 @@ class Trainer(Loop):
 
 
 def _check_memory(config: ClassifierConfig, group: Group) -> None:
-    """A memory is of images as they are, in one process."""
+    """Refuse mixed images and several processes for a method that keeps a memory of its images."""
     what = f"method {config.method.name} keeps a memory of each training image"
     if parse_mix(config.mix) is not None:
         raise InputError(f"{what}: mixed images have no place in it; leave out mix ({config.mix})")

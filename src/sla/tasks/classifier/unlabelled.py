@@ -74,10 +74,8 @@ def add_unlabelled(
     data, run = plan.config.data, plan.config.run
     if data.unlabelled is None or not _learns(plan.config):
         return plan
-    source, own = (
-        shown(source_name(data.unlabelled)),
-        given is None and same_source(data.unlabelled, data.source),
-    )
+    source = shown(source_name(data.unlabelled))
+    own = given is None and same_source(data.unlabelled, data.source)
     if own and plan.pool is not None:
         found: Dataset = _without_labels(plan.pool, plan)  # the rest of its own training images
     else:
@@ -145,19 +143,6 @@ def split_unlabelled(found: Unlabelled | None, shares: Sequence[float]) -> list[
     ]
 
 
-def step_passes(config: ClassifierConfig) -> int:
-    """Forward passes of a training step, over all processes; a backward pass counts as two."""
-    method = plan_method(config)
-    num_views, run = len(method.views), config.run
-    count = min(config.method.views_per_step or num_views, num_views)
-    passes = (run.batch_size or 1) * 3 * count
-    if config.data.unlabelled is None or not method.unlabelled_parts:
-        return passes
-    return passes + (run.unlabelled_batch_size or 0) * (
-        3 * count + (num_views if method.wants_answers else 0)
-    )
-
-
 def _leave_out(
     dataset: Dataset,
     plan: Plan[ClassifierConfig],
@@ -187,7 +172,7 @@ def _without_labels(dataset: Dataset, plan: Plan[ClassifierConfig]) -> Dataset:
 
 
 def _check_shape(plan: Plan[ClassifierConfig], source: str, dataset: Dataset) -> Dataset:
-    """The same without labels; refused where its images cannot be in a batch with those of the run.
+    """The dataset without labels; refused where its images cannot be in a batch with those of the run.
 
     Files are read in colour: for a run of grey images they become grey, as when it predicts them.
     """

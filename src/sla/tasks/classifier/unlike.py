@@ -60,7 +60,7 @@ def distances_to(means: Tensor, features: Tensor) -> Tensor:
 
 
 def leave_one_out_distances(features: Tensor, targets: Tensor, num_classes: int) -> Tensor:
-    """The same (n,) for each of the images (n, D) that make the means, without its own share in them."""
+    """`distances_to` (n,) of the images (n, D) that make the means, each without its own share in them."""
     unit = F.normalize(features, dim=1)
     sums = unit.new_zeros(num_classes, unit.shape[1]).index_add(0, targets, unit)
     near = unit @ F.normalize(sums, dim=1).T

@@ -1,6 +1,6 @@
 """Images that a classifier's run has not trained on, found by the record of its images.
 
-Of a run from before there was a record, and where no image is to be read, they are found by their number.
+Those of a run from before there was a record are found by their number.
 """
 
 from dataclasses import replace
@@ -41,9 +41,18 @@ def find_own(
     record: ImagesRecord, splits: Splits, source: str, folder: Path, progress: Progress
 ) -> FoundImages | None:
     """The run's test images, else its held-out ones; None where it has neither."""
+    where = place(folder, source)
     if splits.test is not None:
-        return find_test(record, splits.test, place(folder, source), progress)
-    return find_held_out(record, splits, place(folder, source), progress) if record.count(VAL) else None
+        return find_test(record, splits.test, where, progress)
+    if not record.count(VAL):
+        return None
+    found = find_held_out(record, splits, where, progress)
+    if tested := record.count(TEST):
+        gone = (
+            f"{where}: its {tested:,} {WHAT[TEST]} are gone; the {WHAT[VAL]} are used, by which it was chosen"
+        )
+        found = found._replace(notes=[gone, *found.notes])
+    return found
 
 
 def find_named(

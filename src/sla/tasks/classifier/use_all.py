@@ -28,7 +28,6 @@ class Judgement:
     checkpoint: str
     inference: str
     temperatures: dict[str, float]
-    scores: dict[str, Any]  # by split
 
     def apply(
         self, found: "dict[str, JudgedCheckpoint]", chosen: dict[str, Any] | None
@@ -46,25 +45,23 @@ class Judgement:
 
     def about(self) -> dict[str, Any]:
         """What the result says of it."""
-        return {"run": self.run, "checkpoint": self.checkpoint, **self.scores}
+        return {"run": self.run, "checkpoint": self.checkpoint}
 
 
 def judgement_of(judged: "Run") -> Judgement:
-    """That of a finished run."""
-    chosen = judged.result["accuracies"][judged.checkpoint]
-    scores = {split: chosen[split] for split in ("val", "test") if split in chosen}
-    return Judgement(judged.folder.name, judged.checkpoint, judged.headline, judged.temperatures, scores)
+    """What the held-out images said of a finished run."""
+    return Judgement(judged.folder.name, judged.checkpoint, judged.headline, judged.temperatures)
 
 
 def write_judgement(folder: Path, judgement: Judgement) -> None:
-    """Beside the run on all images, before it begins: whatever resumes it finds it there."""
+    """Write it beside the run on all images, before that begins: whatever resumes it finds it there."""
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / JUDGED) as file:
         file.write((json.dumps(asdict(judgement), indent=2) + "\n").encode())
 
 
 def read_judgement(folder: Path) -> Judgement | None:
-    """None for a run that has held-out images of its own, or none at all."""
+    """The judgement that a run on all images has of the run before it; None of any other run."""
     path = folder / JUDGED
     if not path.is_file():
         return None
@@ -79,7 +76,7 @@ def read_judgement(folder: Path) -> Judgement | None:
 
 
 def folder_for_all(folder: Path) -> Path:
-    """Beside the run's."""
+    """The folder of the run on all images, beside that of the run."""
     return folder.absolute().with_name(f"{folder.absolute().name}-all")
 
 

@@ -21,6 +21,7 @@ HARDLY, WELL = 0.1, 0.3
 CANNOT, HARD, CAN = "not recognisable", "hardly recognisable", "recognisable"
 UNKNOWN = "too few images to say"
 FEW = 30  # held-out images below which nothing is said, however many of them are recognised
+BATCH = 64
 ENOUGH = 2000  # held-out images used: the interval is then at most 2.2 points to each side
 
 
@@ -57,7 +58,7 @@ class ViewAccuracy:
 
     @property
     def factors(self) -> tuple["ViewAccuracy", ...]:
-        """Of a product of views, how well each of its factors is recognised, whatever the others are."""
+        """How well each factor of a product of views is recognised, whatever the others are."""
         if not isinstance(self.views, Product):
             return (self,)
         first, second = self.views.first, self.views.second
@@ -138,7 +139,6 @@ def measure_views(
     dataset: Dataset,
     pipeline: Pipeline,
     *,
-    batch_size: int = 64,
     workers: int = 0,
     fast: bool = False,
     progress: Progress = QUIET,
@@ -153,7 +153,7 @@ def measure_views(
         return None
     some = dataset.subset(spread(len(dataset), ENOUGH))
     engine = Engine(model, len(some), fast)
-    for batch in iterate_eval(model, some, batch_size, workers):
+    for batch in iterate_eval(model, some, BATCH, workers):
         images = pipeline(batch.images, batch.draws, batch.aspect)
         with engine.on(images) as used:
             logits = method.predict_view(used.heads, used.features(method.expand(images)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sla.augment.ops import CenterCrop
 from sla.augment.pipelines import eval_pipeline, train_pipeline
-from sla.backbones import create_backbone, find_weights
+from sla.backbones import PRETRAINED, create_backbone, find_weights
 from sla.datasets.load import load
 from sla.errors import InputError
 from sla.images.files import in_threads
@@ -123,8 +123,8 @@ class _Probe:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "probe"))
             if self.frozen:
-                self.backbone = create_backbone("efficientnet_lite0", pretrained=True)
-                weights = find_weights("efficientnet_lite0")
+                self.backbone = create_backbone(PRETRAINED, pretrained=True)
+                weights = find_weights(PRETRAINED)
                 assert weights is not None
                 mean, std = weights.input.mean, weights.input.std
             else:

@@ -93,6 +93,7 @@ class FewShotOptimizer(OptimizerConfig):
     schedule: Literal["constant", "multistep", "cosine", "onecycle"] = Field(
         "multistep", description="constant, multistep, cosine or onecycle"
     )
+    warmup: float = Field(0.0, ge=0, lt=1, description="fraction of the run in which the rate rises from 0")
     milestones: tuple[float, ...] = Field(
         (1 / 3, 2 / 3, 5 / 6), description="fractions of the run, for multistep"
     )

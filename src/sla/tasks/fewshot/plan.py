@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sla.backbones import PRETRAINED
 from sla.datasets.class_splits import load_class_splits, split_classes
 from sla.datasets.objects import Objects
 from sla.errors import InputError
@@ -23,7 +24,8 @@ from sla.runs.defaults import (
     with_policies,
 )
 from sla.runs.plan import Plan
-from sla.runs.weights import with_origin
+from sla.runs.preprocessing import enlarged
+from sla.runs.weights import describe_start, with_origin
 from sla.sampling.episodes import Episodes
 from sla.sampling.protocols import limited
 from sla.tasks.fewshot.config import FewShotConfig
@@ -98,7 +100,7 @@ def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> Few
     """Backbone, weights, resolution, stored size and augmentation."""
     large = native > MIDDLE
     published = large and has_pretrained()
-    chosen = config.model.backbone or ("efficientnet_lite0" if published else "convnet4")
+    chosen = config.model.backbone or (PRETRAINED if published else "convnet4")
     weights = "pretrained" if large and has_pretrained(chosen) else "none"
     config = fill_missing(config, "model", backbone=chosen, weights=weights)
     tuned = config.model.weights != "none"
@@ -106,11 +108,11 @@ def _choose_model(config: FewShotConfig, native: int, reasons: list[str]) -> Few
     size = config.model.resolution or native
     if large:
         augment = f"resized({0.35 if tuned else 0.2}), jitter(0.4), flip"
-        config = fill_missing(config, "data", stored_size=min(native, size * 8 // 7))
+        config = fill_missing(config, "data", stored_size=min(native, enlarged(size)))
     else:
         augment = f"crop({min(4 if size <= TINY else 8, size)}), jitter(0.4), flip"
         config = fill_missing(config, "data", stored_size=native)
-    start = "from given weights" if tuned else "from scratch"
+    start = describe_start(config)
     reasons.append(f"{config.model.backbone} {start}, at {size} pixels, on {config.run.device}")
     return config.model_copy(update={"augment": config.augment or augment})
 

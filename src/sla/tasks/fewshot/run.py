@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sla.augment.preprocessing import Preprocessing
-from sla.backbones import find_weights
+from sla.backbones import PRETRAINED, find_weights
 from sla.datasets.class_splits import load_class_splits
 from sla.errors import InputError, MissingExtraError
 from sla.heads import check_device
 from sla.images.store import Dataset
 from sla.progress import QUIET, Progress
 from sla.runs.defaults import same_source
+from sla.runs.preprocessing import published_preprocessing
 from sla.runs.run import OpenedRun, ScoreTable
 from sla.tasks.fewshot.config import FewShotConfig
 from sla.tasks.fewshot.evaluate import evaluate_episodes
@@ -85,10 +85,8 @@ class Pretrained:
         self.model = self.model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         weights = find_weights(backbone)
         if weights is None:
-            raise InputError(f"{backbone}: no weights are published with it here; efficientnet_lite0 has")
-        mean, std, size = weights.input
-        seen = Preprocessing("resized", size, size * 8 // 7, mean, std)
-        self.model.about["preprocessing"] = seen.to_dict()
+            raise InputError(f"{backbone}: no weights are published with it here; {PRETRAINED} has")
+        self.model.about["preprocessing"] = published_preprocessing(weights).to_dict()
 
     def test_set(self, progress: Progress = QUIET) -> Dataset:
         """There is none of its own."""

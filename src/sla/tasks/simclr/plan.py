@@ -2,6 +2,7 @@
 
 import math
 
+from sla.backbones import PRETRAINED
 from sla.datasets.objects import Objects, source_name
 from sla.errors import InputError, shown
 from sla.images.files import available_cores
@@ -24,7 +25,7 @@ from sla.runs.defaults import (
 )
 from sla.runs.distributed import process_numbers
 from sla.runs.plan import Plan
-from sla.runs.preprocessing import build_pipelines
+from sla.runs.preprocessing import build_pipelines, enlarged
 from sla.runs.weights import describe_start, origin_resolution, warn_of_other_input, with_origin
 from sla.tasks.simclr.config import SimCLRConfig
 from sla.tasks.simclr.images import choose_images, find_size, load_images
@@ -66,15 +67,14 @@ def make_plan(
 def _choose_model(config: SimCLRConfig, native: int, grey: bool, reasons: list[str]) -> SimCLRConfig:
     """Backbone, weights, resolution, stored size and augmentation."""
     slow, large = config.run.device == "cpu", native > TINY
-    usual = ("efficientnet_lite0" if has_pretrained() and not grey else "resnet18") if large else ""
+    usual = (PRETRAINED if has_pretrained() and not grey else "resnet18") if large else ""
     chosen = config.model.backbone or usual or small_backbone(slow)
     published = large and not grey and has_pretrained(chosen)
     config = fill_missing(config, "model", backbone=chosen, weights="pretrained" if published else "none")
     size = (96 if slow else min(224, max(96, native // 32 * 32))) if large else native
     config = fill_missing(config, "model", resolution=(origin_resolution(config) if large else None) or size)
     seen = config.model.resolution or size
-    # A little larger than what the network sees, so that a box of the picture keeps its detail.
-    config = fill_missing(config, "data", stored_size=min(native, seen * 8 // 7) if large else native)
+    config = fill_missing(config, "data", stored_size=min(native, enlarged(seen)) if large else native)
     start = describe_start(config)
     reasons.append(f"{config.model.backbone} {start}, at {seen} pixels, on {config.run.device}")
     # Small crops of small pictures show nothing. Grey pictures are mostly characters: no mirror images.

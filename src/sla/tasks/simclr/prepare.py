@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from sla.progress import QUIET, Progress
+from sla.progress import QUIET, Progress, duration
 from sla.runs.defaults import override
 from sla.runs.distributed import Group
 from sla.runs.plan import Plan
 from sla.runs.result import peak_memory
-from sla.runs.timing import duration, time_steps
+from sla.runs.timing import time_steps
 from sla.sampling.loader import TrainLoader
 from sla.tasks.simclr.config import SimCLRConfig
 from sla.tasks.simclr.trainer import SimCLRTrainer

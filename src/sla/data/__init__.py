@@ -1,1 +1,0 @@
-"""The old place of `sla.datasets`; goes in the next version."""
