@@ -75,7 +75,7 @@ def test_a_second_start_reads_no_image(client, run, messages):
     second.start()
     second.wait()
     assert second.state == "ready"
-    # Each start divides by its own norms: how many threads sum them changes the rounding.
+    # Both divide by their own norms: how many threads sum them changes the last digit.
     torch.testing.assert_close(second.found.features, first.features, rtol=0, atol=1e-6)
     assert second.found[1:] == first[1:]
     assert messages.passes == []

@@ -90,8 +90,8 @@ class NearestPictures:
         try:
             self.found = read_cache(file)
             if self.found is None:
-                self.found = self._compute()
-                _write_cache(file, self.found, self.progress)
+                features, self.found = self._compute()
+                _write_cache(file, features, self.found, self.progress)
         except (StoppedError, CancelledError):
             pass  # the server ends
         except Exception as error:  # the answers do without
@@ -99,7 +99,8 @@ class NearestPictures:
             self.note = f"no nearest training pictures: {why or type(error).__name__}"
             self.progress.message(self.note)
 
-    def _compute(self) -> Neighbours:
+    def _compute(self) -> tuple[Tensor, Neighbours]:
+        """Features as the cache keeps them, float16, and the neighbours that are read from it."""
         parts: list[tuple[Tensor, list[str], list[str], list[bytes]]] = []
         source = shown(self.run.config.data.source)
         for chunk, pixels in self._training_pictures():
@@ -110,8 +111,9 @@ class NearestPictures:
         if not parts:
             raise InputError(f"{source}: none of the run's training pictures is there")
         features, *lists = zip(*parts, strict=True)
-        rounded = _restored(torch.cat(features).half())  # as the cache will give them back
-        return Neighbours(rounded, *(list(chain.from_iterable(found)) for found in lists))
+        rounded = torch.cat(features).half()
+        joined = (list(chain.from_iterable(found)) for found in lists)
+        return rounded, Neighbours(_restored(rounded), *joined)
 
     def _training_pictures(self) -> Iterator[tuple[Dataset, Pixels]]:
         """What the run trained on, as far as it is still there, a few at a time."""
@@ -161,10 +163,10 @@ def cache_file(run: Run) -> Path:
     return cache_dir() / "nearest" / f"{file_checksum(run.model_file)}.safetensors"
 
 
-def _write_cache(path: Path, found: Neighbours, progress: Progress) -> None:
+def _write_cache(path: Path, features: Tensor, found: Neighbours, progress: Progress) -> None:
     joined = np.frombuffer(b"".join(found.thumbnails), np.uint8).copy()
     tensors = {
-        "features": found.features.half(),
+        "features": features,
         "thumbnails": torch.from_numpy(joined),
         "ends": torch.tensor([len(data) for data in found.thumbnails]).cumsum(0),
     }
