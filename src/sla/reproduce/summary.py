@@ -45,7 +45,7 @@ LINES = (
         front=True,
     ),
     Line(
-        "student of SLA, student of the baseline, more images without labels",
+        "student of SLA; student of the baseline; both with more images without labels",
         "students",
         "student-unlabelled",
         "plain-student-unlabelled",
