@@ -23,7 +23,9 @@ LIMIT = 120.0  # seconds after which a process counts as hanging
 EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree")
 # Of results and records: when, how long and by what they were made.
 TIMES = re.compile(r"(.*_)?seconds|finished|command|commit|peak_memory_bytes|machine")
-PAGE_TIMES = re.compile(r"[\d.e-]+ (?:seconds|minutes|hours|MB|GB)\b|commit [0-9a-f]+(?:-dirty)?|finished [\d:TZ-]+")
+PAGE_TIMES = re.compile(
+    r"[\d.e-]+ (?:seconds|minutes|hours|MB|GB)\b|commit [0-9a-f]+(?:-dirty)?|finished [\d:TZ-]+"
+)
 POSITION_TIMES = ("seconds", "clock")
 
 
