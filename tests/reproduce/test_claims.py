@@ -188,7 +188,7 @@ def test_what_differs_from_the_paper_is_near_the_top():
     numbers["mt"] = [b - 1.6 + 100 * n for b, n in zip(BASE, noise, strict=True)]
     top, _, rest = render(rows("table1", numbers))[0].partition("## Single comparisons")
     assert "Of 6 single comparisons that the paper prints too, 5 have a 95% interval without" in top
-    assert "; 3 of them are on the other side of 0." in top
+    assert ", 3 of them on the other side of 0." in top
     assert "| Baseline over DA, CIFAR10 | -5.00 (-5.00 to -5.00) | +1.95 | 3 | < 0.001 | < 0.001 |" in top
     assert "| Baseline over MT, CIFAR10 |" not in top
     assert "| Baseline over MT, CIFAR10 |" in rest

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sla.cli.output import say
-from sla.errors import InputError, shown
+from sla.errors import InputError, nearest, shown
 
 if TYPE_CHECKING:
     from sla.compare.seeds import SeedTable
@@ -27,7 +27,6 @@ class Job(NamedTuple):
 
 def check_method(compare: str) -> None:
     """Refuse a method of --compare that could not be trained, before the first run is."""
-    from sla.errors import InputError, nearest
     from sla.methods import METHODS
     from sla.plugins import is_plugin_name
     from sla.tasks.classifier.config import DISTILLED

@@ -95,9 +95,8 @@ def describe_end(run: Run, outputs: Outputs, classes: Sequence[str], split: str)
         shares = " and ".join(f"{value:.0f}% of {name} classes" for name, value in groups.items())
         said.append(f"Since it grew: {shares}.")
     chance = chance_accuracy(logits.argmax(1), targets)
-    learnt = (
-        held_out and alone and _above(run, 100 / len(classes))
-    )  # by many more pictures than were held out
+    # Cross-validation has many more pictures than were held out.
+    learnt = held_out and alone and _above(run, 100 / len(classes))
     if total.accuracy.low <= chance and worst is not None and total.images >= FEWEST and not learnt:
         better = f"better than chance ({chance:.0f}%)"
         said.append(f"That is {'no' if total.accuracy.mean <= chance else 'not clearly'} {better}.")

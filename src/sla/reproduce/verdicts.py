@@ -104,7 +104,7 @@ def opposite_section(scale: str, compared: Sequence[Single]) -> Iterable[Section
         opposite = sum(one.opposite for one in differing)
         words = (
             f"Of {len(printed)} single comparisons that the paper prints too, {len(differing)} have a 95% "
-            f"interval without the paper's effect; {opposite} of them are on the other side of 0. "
+            f"interval without the paper's effect, {opposite} of them on the other side of 0. "
             f"Other networks, fewer images and shorter runs change effects. {ORIENTED}"
         )
         yield compared_section(f"Different from the paper at {scale} scale", words, differing)
