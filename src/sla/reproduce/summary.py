@@ -52,10 +52,9 @@ LINES = (
 )
 FRONT = tuple(line for line in LINES if line.front)
 WAYS = {
-    "SLA aggregated": [line for line in LINES if line.passes > 1],
-    "SLA in one pass": [line for line in LINES if line.passes == 1],
+    "Aggregated over views": [line for line in LINES if line.passes > 1],
+    "In one pass": [line for line in LINES if line.passes == 1],
 }
-SIDES = {1: "Above the baseline", -1: "Below it", 0: "Not clearly different from it"}
 
 
 class Found(NamedTuple):
@@ -85,18 +84,16 @@ def cost(results: Results, line: Line) -> float | None:
 
 
 def answers(results: Results) -> list[str]:
-    """For each dataset what is above the baseline of the same cost, below it, or neither."""
+    """How often SLA is above the baseline of the same cost, and how often below it."""
     found = []
-    for column in COLUMNS:
-        label = experiment("views").columns[column].label
-        for way, lines in WAYS.items():
-            sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
-            for line in lines:
-                if (cell := find(results, line, column)) and (times := cost(results, line)):
-                    sides[cell.gain.sign].append(f"{line.label} at {times:.2g} C ({cell.gain.mean:+.1f})")
-            texts = [f"{SIDES[sign]}: {', '.join(some)}" for sign, some in sides.items() if some]
-            if texts:
-                found.append(f"{label}, {way}. {'. '.join(texts)}.")
+    for way, lines in WAYS.items():
+        cells = [cell for line in lines for column in COLUMNS if (cell := find(results, line, column))]
+        above, below = (sum(cell.gain.sign == side for cell in cells) for side in (1, -1))
+        if cells:
+            found.append(
+                f"{way}, SLA is above a baseline of the same training cost in {above} of {len(cells)} "
+                f"comparisons and below it in {below}; in the others the interval includes 0."
+            )
     return found
 
 
