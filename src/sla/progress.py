@@ -20,7 +20,8 @@ QUIET = Progress()
 def duration(seconds: float) -> str:
     """`0.4 seconds`, `45 seconds`, `12 minutes`, `3.4 hours`, `12 days`, `1,200 years`."""
     if seconds < 90:
-        return f"{seconds:{'.0f' if seconds >= 1 else '.1g'}} seconds"
+        number = f"{seconds:{'.0f' if seconds >= 1 else '.1g'}}"
+        return f"{number} second{'' if number == '1' else 's'}"
     if seconds < 5400:
         return f"{seconds / 60:.0f} minutes"
     hours = seconds / 3600

@@ -2,6 +2,9 @@
 
 import pytest
 
+from sla.cli.reproduce import RunnerDisplay
+from sla.reproduce.jobs import cells_of, jobs_of
+
 
 @pytest.fixture
 def folder(tmp_path, stopped):
@@ -51,3 +54,15 @@ def test_only_one_run_by_its_key_and_merged(folder, tmp_path, stopped):
 def test_recipes_are_listed_with_cost_and_expected_scores(stopped):
     said = stopped(0, "reproduce", "recipes")
     assert "cifar100\t4.2e+15\t68.27; AG 74.14, SD 71.85\n" in said
+
+
+def test_the_time_left_does_not_count_what_a_resumed_run_had_done(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("sla.cli.reproduce.time.monotonic", lambda: now[0])
+    display = RunnerDisplay()
+    resumed, other = jobs_of(cells_of("table8", "smoke", 2, ["baseline"], ["cifar10"]))
+    display.begin({resumed.key: 1e9, other.key: 1e9}, 0)
+    display.advance(resumed, 0.75)  # of 2e9 FLOP, 1.25e9 are left
+    now[0] = 90.0
+    display.advance(resumed, 1.0)  # 0.25e9 in 90 seconds, so 1e9 in 6 minutes
+    assert "50%  6 minutes left" in capsys.readouterr().out

@@ -200,6 +200,7 @@ class RunnerDisplay:
         self.progress = Progress(*columns, TextColumn("{task.fields[left]}"), console=self.console)
         self.weights: dict[str, float] = {}
         self.shares: dict[str, float] = {}
+        self.before: dict[str, float] = {}  # what a resumed job had done when it began here
         self.start = self.last_report = time.monotonic()
         self.task: Any = None
 
@@ -223,15 +224,20 @@ class RunnerDisplay:
     def advance(self, job: "Job", share: float) -> None:
         """The finished share of a job, from 0 to 1."""
         self.shares[job.key] = share
-        done = sum(self.weights[key] * value for key, value in self.shares.items())
+        done = self._flop(self.shares)
+        self.before.setdefault(job.key, share)
+        here = done - self._flop(self.before)
         passed, total = time.monotonic() - self.start, sum(self.weights.values())
-        left = f"{duration(passed * (total - done) / done)} left" if done else ""
+        left = f"{duration(passed * (total - done) / here)} left" if here > 0 else ""
         words = f"{job.label}, seed {job.seed}: {100 * share:.0f}%"
         if self.live:
             self.progress.update(self.task, completed=done, description=words, left=left)
         elif time.monotonic() - self.last_report > PLAIN_SECONDS:
             self.last_report = time.monotonic()
             self.console.print(shown(f"{100 * done / total:.0f}%  {left}  {words}"), markup=False)
+
+    def _flop(self, shares: Mapping[str, float]) -> float:
+        return sum(self.weights[key] * share for key, share in shares.items())
 
     def end(self, job: "Job", record: "Record | None", reason: str) -> None:
         """A job has finished, or failed for this reason."""

@@ -167,7 +167,8 @@ def draw(results: Results, name: str, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing figures", "report") from None
-    figure = Figure(figsize=(7 if len(parts) == 1 else 5 * len(parts), 4.2), layout="constrained")
+    size = (7, 4.2) if len(parts) == 1 else (5 * len(parts), 3.4)
+    figure = Figure(figsize=size, layout="constrained")
     for axis, (column, lines) in zip(
         figure.subplots(1, len(parts), squeeze=False)[0], parts.items(), strict=True
     ):

@@ -23,47 +23,44 @@ class Line(NamedTuple):
     passes: int  # per image, when it predicts
     front: bool = False  # also in the README
 
+    @property
+    def title(self) -> str:
+        """Its label, and how it predicts."""
+        return f"{self.label}, {'in one pass' if self.passes == 1 else 'aggregated'}"
+
 
 LINES = (
-    Line("SLA, two rotations, aggregated", "views", "rot2-1", "baseline-1", 2, front=True),
-    Line("SLA, four rotations, aggregated", "views", "k1-1", "baseline-1", 4, front=True),
-    Line("SLA, two rotations, aggregated", "views", "rot2-2", "baseline-2", 2),
-    Line("SLA, four rotations, aggregated", "views", "k1-2", "baseline-2", 4, front=True),
-    Line("SLA, four rotations, aggregated", "views", "k1-4", "baseline-4", 4, front=True),
-    Line("SLA, four rotations, aggregated", "views", "k1-8", "baseline-8", 4, front=True),
-    Line("SLA, all four rotations in every step, aggregated", "views", "k4-4", "baseline-4", 4),
-    Line("SLA, four rotations, single", "rivals", "sla-single", "baseline", 1, front=True),
-    Line("SLA over rotations and flips; baseline over flips", "rivals", "sla-flips", "flips", 8),
-    Line("SLA and baseline with CutMix, aggregated", "rivals", "sla-cutmix", "cutmix", 4, front=True),
-    Line("SLA and baseline with CutMix, single", "rivals", "sla-cutmix-single", "cutmix", 1, front=True),
+    Line("two rotations", "views", "rot2-1", "baseline-1", 2, front=True),
+    Line("four rotations", "views", "k1-1", "baseline-1", 4, front=True),
+    Line("two rotations", "views", "rot2-2", "baseline-2", 2),
+    Line("four rotations", "views", "k1-2", "baseline-2", 4),
+    Line("four rotations", "views", "k1-4", "baseline-4", 4, front=True),
+    Line("four rotations", "views", "k1-8", "baseline-8", 4, front=True),
+    Line("all four rotations in every step", "views", "k4-4", "baseline-4", 4),
+    Line("four rotations", "rivals", "sla-single", "baseline", 1, front=True),
+    Line("rotations and flips, baseline over flips", "rivals", "sla-flips", "flips", 8),
+    Line("CutMix on both sides", "rivals", "sla-cutmix", "cutmix", 4, front=True),
+    Line("CutMix on both sides", "rivals", "sla-cutmix-single", "cutmix", 1, front=True),
+    Line("student, CutMix on both sides", "students", "student-fast", "plain-cutmix", 1, front=True),
     Line(
-        "student of SLA; baseline; both on CutMix images",
-        "students",
-        "student-fast",
-        "plain-cutmix",
-        1,
-        front=True,
-    ),
-    Line(
-        "student of SLA; student of the baseline; both with more images without labels",
+        "student, images without labels, against a student of the baseline",
         "students",
         "student-unlabelled",
         "plain-student-unlabelled",
         1,
-        front=True,
     ),
 )
 FRONT = tuple(line for line in LINES if line.front)
-AGGREGATED = tuple(line for line in LINES if line.row.startswith("k1-"))
-IN_ONE_PASS = tuple(line for line in LINES if line.passes == 1)
-SIDES = {1: "above the baseline", -1: "below the baseline", 0: "not clearly different from the baseline"}
+WAYS = {
+    "Aggregated over views": [line for line in LINES if line.passes > 1],
+    "In one pass": [line for line in LINES if line.passes == 1],
+}
 
 
 class Found(NamedTuple):
-    """A line in one column: mean accuracies of the baseline and of its own, and the paired gain."""
+    """A line in one column: the mean accuracy of the baseline, and the paired gain."""
 
     plain: float
-    own: float
     gain: Interval
 
 
@@ -73,8 +70,7 @@ def find(results: Results, line: Line, column: str) -> Found | None:
     pairs = list(results.by_seed(place, place._replace(row=line.against)).values())
     if not pairs:
         return None
-    own, plain = (fmean(values) for values in zip(*pairs, strict=True))
-    return Found(plain, own, interval([a - b for a, b in pairs]))
+    return Found(fmean(plain for _, plain in pairs), interval([own - plain for own, plain in pairs]))
 
 
 def cost(results: Results, line: Line) -> float | None:
@@ -88,51 +84,36 @@ def cost(results: Results, line: Line) -> float | None:
 
 
 def answers(results: Results) -> list[str]:
-    """For each dataset the costs at which SLA is above the baseline, below it, or neither."""
+    """How often SLA is above the baseline of the same cost, and how often below it."""
     found = []
-    for column in COLUMNS:
-        label = experiment("views").columns[column].label
-        sides: dict[int, list[str]] = {1: [], -1: [], 0: []}
-        for line in AGGREGATED:
-            if (cell := find(results, line, column)) and (times := cost(results, line)):
-                sides[cell.gain.sign].append(f"{times:.2g} C ({cell.gain.mean:+.1f})")
-        texts = [f"{SIDES[sign]} at {_and(costs)}" for sign, costs in sides.items() if costs]
-        if texts:
-            found.append(f"{label}: aggregated over four rotations, SLA is {'; '.join(texts)}.")
-        alone = [
-            f"{line.label} at {times:.2g} C {cell.gain.mean:+.1f} ({SIDES[cell.gain.sign]})"
-            for line in IN_ONE_PASS
-            if (cell := find(results, line, column)) and (times := cost(results, line))
-        ]
-        if alone:
-            found.append(f"{label}, in one pass: {'; '.join(alone)}.")
+    for way, lines in WAYS.items():
+        cells = [cell for line in lines for column in COLUMNS if (cell := find(results, line, column))]
+        above, below = (sum(cell.gain.sign == side for cell in cells) for side in (1, -1))
+        if cells:
+            found.append(
+                f"{way}, SLA is above a baseline of the same training cost in {above} of {len(cells)} "
+                f"comparisons and below it in {below}; in the others the interval includes 0."
+            )
     return found
-
-
-def _and(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def summary_rows(
     results: Results, lines: Sequence[Line] = LINES
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """(header, rows): accuracies in percent of the baseline and of SLA at the same cost, the gain."""
+    """(header, rows): for each dataset the accuracy of the baseline, and the paired gain over it."""
     columns = [c for c in COLUMNS if any(find(results, line, c) for line in lines)]
     labels = [experiment("views").columns[column].label for column in columns]
-    header = ["", "training cost", "passes per image (baseline: 1)"]
-    header += [text for label in labels for text in (f"{label}: baseline, SLA", "gain")]
     rows = []
     for line in lines:
         cells = [find(results, line, column) for column in columns]
         times = cost(results, line)
         if any(cells):
-            numbers = [text for cell in cells for text in _texts(cell)]
-            rows.append((line.label, f"{times:.2g} C" if times else "", str(line.passes), *numbers))
-    return tuple(header), rows
+            rows.append((line.title, f"{times:.2g} C" if times else "", str(line.passes), *map(_text, cells)))
+    return ("SLA", "cost", "passes", *labels), rows
 
 
-def _texts(cell: Found | None) -> tuple[str, str]:
+def _text(cell: Found | None) -> str:
     if cell is None:
-        return "", ""
+        return ""
     ends = cell.gain.ends("+.1f") if isfinite(cell.gain.low) else "one seed"
-    return f"{cell.plain:.1f}, {cell.own:.1f}", f"{cell.gain.mean:+.1f} ({ends})"
+    return f"{cell.plain:.1f}, {cell.gain.mean:+.1f} ({ends})"

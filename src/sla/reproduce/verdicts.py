@@ -23,12 +23,11 @@ from sla.stats import Interval
 
 HEADER = (
     "claim",
-    "verdict",
+    "verdict (p, Holm)",
     "effect in points, 95% interval",
     "by dataset (paper)",
     "against 4 C",
     "seeds",
-    "p, Holm",
 )
 VERDICTS = (
     "Verdicts are at equal iterations, as in the paper: a step of SLA with four views takes four times the "
@@ -148,9 +147,9 @@ def _row(one: Judgement, results: Results) -> tuple[str, ...]:
         effect += f", weakest of {len(one.parts)} parts{untested}"
     equal = pool(one.claim.equal, results).effect
     seeds = " to ".join(map(str, sorted({min(part.seeds), max(part.seeds)}))) if part.seeds else ""
-    p = "" if one.p is None else _p(one.p)
+    verdict = one.verdict if one.p is None else f"{one.verdict} ({_p(one.p)})"
     costed = points(equal.interval, "no spread") if equal else ""
-    return sentence(one), one.verdict, effect, _by_dataset(part, results), costed, seeds, p
+    return sentence(one), verdict, effect, _by_dataset(part, results), costed, seeds
 
 
 def _by_dataset(part: Part, results: Results) -> str:
