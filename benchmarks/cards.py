@@ -77,7 +77,6 @@ def _gain(results: Results, place: Place, against: str | None) -> str:
 PAGES: dict[str, Callable[[Results], Rows]] = {
     "README.md": partial(summary_rows, lines=FRONT),
     "docs/methods/distillation.md": partial(study, "students"),
-    "docs/methods/fewer-views.md": partial(study, "views"),
     "docs/methods/growth.md": partial(study, "grow"),
     "docs/methods/lorot.md": partial(study, "rivals"),
     "docs/methods/simclr.md": partial(study, "table11"),
