@@ -30,6 +30,7 @@ STUDIES = {  # not in the paper: studies.yaml
     "fast": "Time to accuracy: the fast recipe, plain labels and the paper's recipe in the same minutes",
     "grow-pilots": "Growth: its settings, on held-out images",
     "grow": "Growth: classes that come later, 20 and then 4 times 5",
+    "fewshot-pilots": "Few-shot: rates and network of the small scale, on validation classes",
     "semi-pilots": "Images without labels: weights and confidence, on held-out images",
     "semi": "Semi-supervised: few labels, and images without labels",
 }

@@ -56,8 +56,11 @@ def _cost(trainer: FewShotTrainer) -> dict[str, Any]:
 
 
 def record_run(run: Any) -> dict[str, Any]:
-    """Test accuracies by shot and inference; the test episodes are the same for every method and seed."""
-    more: dict[str, float] = {}
+    """Test accuracies by shot and inference, and the best on validation classes.
+
+    The test episodes are the same for every method and seed.
+    """
+    more: dict[str, float] = {"val": run.result["val"]["accuracy"]} if run.result["val"] else {}
     for shot, scores in run.result["accuracies"]["last"]["test"].items():
         more |= top1_scores(scores, f"{shot}-shot ")
     return {"more": more}
