@@ -144,7 +144,12 @@ def claims() -> list[Claim]:
             [_versus("table8", "sla-ag", "ten-crop")],
             equal=_at_equal_cost("table8", "sla-ag", "rivals ten-crop"),
         ),
-        Claim("Gains grow as data shrinks", [[_growth("sla-ag"), _growth("sla-sd")]]),
+        Claim(
+            "Gains grow as data shrinks",
+            [[_growth("sla-ag"), _growth("sla-sd")]],
+            reading="In percent of the baseline's accuracy, 25 images per class over 100. On average that of "
+            "SLA+AG grows and that of SLA+SD does not; the seeds differ too much to decide either.",
+        ),
         Claim(
             "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search, and CutMix",
             [[c for row in strong for c in _versus("table5", f"{row}-sd", row)]],
