@@ -33,8 +33,9 @@ IN_SHORT = (
 )
 WHEN_NOT = (
     "When not: in runs too short, or networks too small, to learn the joint labels (the curves under Views "
-    "per step and Capacity); with thousands of images per class (Time to accuracy); from published weights "
-    "(docs/photographs.md)."
+    "per step and Capacity); where four networks can be kept: an ensemble of four baselines of 1 C has the "
+    "same cost and the same passes, and is at least as good; with thousands of images per class (Time to "
+    "accuracy); from published weights (docs/photographs.md)."
 )
 ANSWERS = (
     "Means over seeds, in percent of the test images. The calibration error is the expected one (15 bins), "

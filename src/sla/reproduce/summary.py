@@ -19,7 +19,7 @@ class Line(NamedTuple):
     label: str
     experiment: str
     row: str
-    against: str
+    against: str  # another row, or an experiment and a row
     passes: int  # per image, when it predicts
     front: bool = False  # also in the README
 
@@ -38,6 +38,7 @@ LINES = (
     Line("four rotations", "views", "k1-8", "baseline-8", 4, front=True),
     Line("all four rotations in every step", "views", "k4-4", "baseline-4", 4),
     Line("four rotations", "rivals", "sla-single", "baseline", 1, front=True),
+    Line("against an ensemble of four", "views", "k1-4", "table2 ie", 4, front=True),
     Line("rotations and flips, baseline over flips", "rivals", "sla-flips", "flips", 8),
     Line("CutMix on both sides", "rivals", "sla-cutmix", "cutmix", 4, front=True),
     Line("CutMix on both sides", "rivals", "sla-cutmix-single", "cutmix", 1, front=True),
@@ -66,8 +67,9 @@ class Found(NamedTuple):
 
 def find(results: Results, line: Line, column: str) -> Found | None:
     """The numbers of a line over the seeds that both have; None where there is none."""
-    place = Place(line.experiment, line.row, column)
-    pairs = list(results.by_seed(place, place._replace(row=line.against)).values())
+    other, _, against = line.against.rpartition(" ")
+    places = Place(line.experiment, line.row, column), Place(other or line.experiment, against, column)
+    pairs = list(results.by_seed(*places).values())
     if not pairs:
         return None
     return Found(fmean(plain for _, plain in pairs), interval([own - plain for own, plain in pairs]))

@@ -8,7 +8,7 @@ from sla.tasks.classifier.config import DISTILLED, FEATURES
 
 HEADER = ("", "inference", "accuracy %", "95% interval", "ECE %")
 GROUPS = ("old classes %", "new classes %")  # columns of a run that has grown
-STARS = "* the headline."
+STARS = "* what sla predict answers with."
 NOTHING = "test images chose nothing."
 
 
