@@ -48,13 +48,13 @@ RULE = (
     "and other datasets may differ."
 )
 SEEDS = (
-    "Intervals are over seeds, on one set of test images. Other test images would add about half a point, so "
-    "a very narrow interval over three seeds is chance. Differences are over the seeds that both rows have: "
-    "levels of rows with other numbers of seeds cannot be subtracted. Seeds: five where a run takes less "
-    "than five core-minutes, else three, as far as the budget goes; ensembles of SLA have two, which the error "
-    "rates below do not cover, and cost four times the FLOP of those they are compared with. Most rows of "
-    "Tables 1, 3 and 11, and SLA at 4 C with one view per step, had three at first, and their claims had "
-    "verdicts before the others were run; the error rates below are for fixed numbers of seeds."
+    "Intervals are over seeds, on one set of test images. Other test images would add about half a point, "
+    "so a very narrow interval over three seeds is chance. Differences are over the seeds that both rows "
+    "have: levels of rows with other numbers of seeds cannot be subtracted. Seeds: five where a run takes "
+    "less than five core-minutes, else three, as far as the budget goes; ensembles of SLA have two, which "
+    "the error rates below do not cover, and cost four times the FLOP of those they are compared with. Most "
+    "rows of Tables 1, 3 and 11, and SLA at 4 C with one view per step, had three at first, and their "
+    "claims had verdicts before the others were run; the error rates below are for fixed numbers of seeds."
 )
 SIMULATED = (
     "How often the rule is wrong, by simulation (`benchmarks/verdict_rule.py`): 20 claims judged together, "
