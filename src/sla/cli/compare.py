@@ -18,7 +18,7 @@ def compare(
     runs: Annotated[list[str], typer.Argument(help="Run folders, or RUN:INFERENCE to select the inference.")],
     inference: Annotated[
         str | None,
-        typer.Option(help="single, aggregated, anytime or distilled. Default: each run's headline."),
+        typer.Option(help="single, aggregated, anytime or distilled. Default: what each answers with."),
     ] = None,
     agreement: Agreement = None,
     data: Annotated[str | None, typer.Option(help="Compare on this data instead of the test images.")] = None,

@@ -15,7 +15,7 @@ def export(
     out: Annotated[Path, typer.Argument(help="File to write, e.g. model.onnx.")],
     inference: Annotated[
         str | None,
-        typer.Option(help="single, aggregated or distilled. Default: the run's headline."),
+        typer.Option(help="single, aggregated or distilled. Default: what the run answers with."),
     ] = None,
     checkpoint: Checkpoint = "chosen",
     preprocessing: Annotated[

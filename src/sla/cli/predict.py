@@ -34,7 +34,9 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.")],
     inference: Annotated[
         str | None,
-        typer.Option(help="single, aggregated, anytime, distilled or flips. Default: the run's headline."),
+        typer.Option(
+            help="single, aggregated, anytime, distilled or flips. Default: what the run answers with."
+        ),
     ] = None,
     agreement: Agreement = None,
     checkpoint: Checkpoint = "chosen",

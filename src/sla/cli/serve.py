@@ -23,7 +23,7 @@ def serve(
     ] = None,
     inference: Annotated[
         str | None,
-        typer.Option(help="single, aggregated, anytime or distilled. Default: the run's headline."),
+        typer.Option(help="single, aggregated, anytime or distilled. Default: what the run answers with."),
     ] = None,
     checkpoint: Checkpoint = "chosen",
     min_confidence: Annotated[

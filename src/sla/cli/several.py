@@ -143,7 +143,7 @@ def print_seeds(finished: "Sequence[OpenedRun]") -> None:
             "All answer with their quick model, which does not depend on the seed: this says nothing of how "
             "much training runs differ."
         )
-    say("* the headline. The interval is over seeds (Student's t), on the same images.")
+    say("* what sla predict answers with. The interval is over seeds (Student's t), on the same images.")
     for first, other, points in table.differences():
         ends = "in every seed" if math.isnan(points.low) else points.ends("+.1f")
         verdict = {1: "better", -1: "worse", 0: "no clear difference"}[points.sign]
