@@ -1,6 +1,7 @@
 """Few-shot models, training, evaluation and prediction on pictures that a tiny network can tell apart."""
 
 import colorsys
+import csv
 import json
 import shutil
 from dataclasses import replace
@@ -30,6 +31,7 @@ from sla.tasks.fewshot.heads import create_head
 from sla.tasks.fewshot.model import FewShotModel, load_model
 from sla.tasks.fewshot.plan import make_plan
 from sla.tasks.fewshot.predict import adapt_to_folder, cautious_temperature, classify_files, hold_out_in_turn
+from sla.tasks.fewshot.result import record_run
 from sla.tasks.fewshot.run import FewShotRun
 from sla.tasks.fewshot.trainer import FewShotTrainer
 from sla.tasks.registry import make_config
@@ -225,6 +227,15 @@ def test_a_run_says_what_it_reached_and_what_it_cost(whole):
     assert result["cost"]["episodes"] == 40
     assert {"seed", "commit", "versions", "finished"} <= set(result)
     assert result["accuracies"]["best"]["step"] in (10, 20)
+
+
+def test_the_record_of_a_run_has_its_best_accuracy_on_validation_classes(whole):
+    with (whole.folder / "metrics.csv").open() as file:
+        seen = [float(row["val_aggregated"]) for row in csv.DictReader(file) if row["val_aggregated"]]
+    found = record_run(whole)["more"]
+    assert len(seen) == 2
+    assert found["val"] == pytest.approx(max(seen), abs=1e-3)
+    assert found["2-shot aggregated"] == whole.result["accuracies"]["last"]["test"]["2"]["aggregated"]["top1"]
 
 
 @pytest.mark.parametrize("step", [2, 10])
