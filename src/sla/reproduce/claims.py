@@ -112,9 +112,9 @@ def claims() -> list[Claim]:
             f"SLA aggregated is comparable to an ensemble of four (at most {COMPARABLE:g} points below)",
             [_versus("table2", "sla-ag", "ie")],
             above=-COMPARABLE,
-            reading="An ensemble gains more here than in the paper (IE over Baseline): "
-            "probably because networks trained on few images differ more, which one SLA model cannot average "
-            "out. The ensemble has four times the parameters; training and passes cost the same.",
+            reading="An ensemble gains more here than in the paper (IE over Baseline), probably because "
+            "networks trained on few images differ more, which one SLA model cannot average out. The "
+            "ensemble has four times the parameters; training and passes cost the same.",
         ),
         Claim("An ensemble of SLA models is above the ensemble", [_versus("table2", "ie-sla-ag", "ie")]),
         Claim(
@@ -147,8 +147,8 @@ def claims() -> list[Claim]:
         Claim(
             "Gains grow as data shrinks",
             [[_growth("sla-ag"), _growth("sla-sd")]],
-            reading="In percent of the baseline's accuracy, 25 images per class over 100. On average that of "
-            "SLA+AG grows and that of SLA+SD does not; the seeds differ too much to decide either.",
+            reading="The effect is the relative gain with 25 images per class minus that with 100. On "
+            "average that of SLA+AG grows and that of SLA+SD does not; the seeds differ too much to decide.",
         ),
         Claim(
             "SLA distilled lowers the error under Cutout, AutoAugment, Fast AutoAugment's search, and CutMix",

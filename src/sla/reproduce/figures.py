@@ -39,6 +39,7 @@ STUDIED = {  # rows of a study that make a line: the start of their names, and i
     },
 }
 ALONG = {"figure3": ("curve", "step"), "grow": ("growth", "classes")}  # what a record has along an axis
+MOST_INSIDE = 6  # lines of a figure whose legend is in it; that of more would hide some
 BY_COST = {  # cells that make a line of the figure of students
     "baseline, one pass": [
         "views baseline-1",
@@ -52,7 +53,7 @@ BY_COST = {  # cells that make a line of the figure of students
     "SLA with CutMix, one pass": ["rivals sla-cutmix-single"],
     "SLA, one view per step, four passes": ["views k1-1", "views k1-2", "views k1-4", "views k1-8"],
     "SLA with CutMix, four passes": ["rivals sla-cutmix"],
-    "student, one pass": ["students student"],
+    "student on CutMix images, one pass": ["students student-fast"],
     "student with images without labels, one pass": ["students student-unlabelled"],
     "SLA+SD as in the paper, one pass": ["students paper"],
 }
@@ -138,7 +139,7 @@ def _students(results: Results) -> dict[str, Series]:
         points = [(cost / unit, results.of(place)) for place, cost in costs.items() if cost and unit]
         if points:
             found[label] = _line(label, points)
-    return found if "student, one pass" in found else {}
+    return found if "student on CutMix images, one pass" in found else {}
 
 
 def _flop(results: Results, place: Place) -> float:
@@ -167,7 +168,7 @@ def draw(results: Results, name: str, path: Path) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing figures", "report") from None
-    size = (7, 4.2) if len(parts) == 1 else (5 * len(parts), 3.4)
+    size = (8, 4.2) if len(parts) == 1 else (5 * len(parts), 3.4)
     figure = Figure(figsize=size, layout="constrained")
     for axis, (column, lines) in zip(
         figure.subplots(1, len(parts), squeeze=False)[0], parts.items(), strict=True
@@ -188,7 +189,10 @@ def draw(results: Results, name: str, path: Path) -> bool:
             axis.set_xticks(sorted({round(x, 1) for line in axis.lines for x in line.get_xdata()}))
             axis.xaxis.set_major_formatter("{x:g}")
         axis.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=8)
+    if any(len(lines) > MOST_INSIDE for lines in parts.values()):
+        figure.legend(fontsize=8, loc="outside right center")
+    else:
+        figure.axes[0].legend(fontsize=8)
     with replacing(path) as file:
         figure.savefig(file, format="png", dpi=110)
     return True
